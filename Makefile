@@ -1,5 +1,5 @@
-# serve, test, weights, check, bench, wheel, docs, clean. Needs Python 3.11.4 or newer with venv; everything else goes
-# into .venv.
+# serve, test, test-all, test-transformers, weights, check, bench, wheel, docs, clean. Needs Python 3.11.4 or newer with
+# venv; everything else goes into .venv.
 #
 #   make serve MODEL=name=/path/to/model PORT=9000     serve something else, somewhere else
 #   make serve TORCH=torch                             another torch (djl_python/docs/operations.md, "Another torch"); first run only
@@ -11,20 +11,35 @@ VENV ?= .venv
 HOST ?= 127.0.0.1
 PORT ?= 8080
 MODEL ?= demo=serving_templates/demo
+WORKERS ?= $(shell nproc)
 ARGS ?=
 
 BIN := $(VENV)/bin
+# A worker for each processor, of one thread: what tests share (a server, kernels) is made for each file, or worker.
+PYTEST := python -m pytest -q -n $(WORKERS) --dist loadfile
+OLDEST := $(VENV)-oldest
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 METADATA := setup.cfg setup.py pyproject.toml constraints.txt
 
 .DELETE_ON_ERROR:
-.PHONY: serve test weights check bench wheel docs clean
+.PHONY: serve test test-all test-transformers weights check bench wheel docs clean
 
 serve: $(VENV)/.serve
 	exec $(BIN)/djl-serving -m $(MODEL) --host $(HOST) --port $(PORT) $(ARGS)
 
+# All that is done is tried, in minutes: what is dear with a few of many models or kernels (the marker `slow` tells).
 test: $(VENV)/.test weights
-	$(BIN)/python -m pytest -q $(ARGS)
+	$(BIN)/$(PYTEST) -m "not slow" $(ARGS)
+
+# With all of them, wheels for all processors, and the oldest transformers.
+test-all: $(VENV)/.test weights $(OLDEST)/.test
+	$(BIN)/$(PYTEST) $(ARGS)
+	$(MAKE) test-transformers
+
+# What loads, reads and runs models, with the oldest transformers that setup.cfg permits; constraints.txt has the newest.
+test-transformers: $(OLDEST)/.test
+	$(OLDEST)/bin/$(PYTEST) -m "not slow" tests/packaging/test_transformers_names.py tests/handlers tests/text \
+		tests/engine/checkpoints tests/engine/reading tests/engine/torch_backend tests/engine/builtin
 
 # A small trained model, real tokenizers and public schemas for tests/real, fetched once into a cache outside of the clone. Where they
 # can't be had this says so, and those tests are skipped.
@@ -55,7 +70,7 @@ docs: $(VENV)/.serve
 	$(BIN)/python -m tests.packaging.documents
 
 clean:
-	rm -rf $(VENV) build dist djl_python/engine/native/*.so *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) build dist djl_python/engine/native/*.so *.egg-info .pytest_cache .mypy_cache .ruff_cache
 
 # --- What has been installed, as stamp files in the environment it was installed into.
 
@@ -80,6 +95,14 @@ $(VENV)/.test: $(VENV)/.serve
 	$(PIP) install --quiet --editable '.[test,wheel]' --constraint $(VENV)/.constraints
 	@# TGI's own client, which works with, but does not admit, a newer huggingface_hub.
 	$(PIP) install --quiet --no-deps text-generation==0.7.0
+	@touch $@
+
+# Linked, not copied: where versions differ, pip writes new files.
+$(OLDEST)/.test: $(VENV)/.test
+	rm -rf $(OLDEST)
+	cp -al $(VENV) $(OLDEST)
+	$(OLDEST)/bin/python -m pip --disable-pip-version-check --no-input install --quiet \
+		"transformers==$$(sed -n 's/^ *transformers>=\([0-9.]*\),.*/\1/p' setup.cfg)"
 	@touch $@
 
 $(VENV)/.wheel: $(VENV)/.serve

@@ -21,7 +21,7 @@ from . import __version__
 from .core import logs
 from .core.errors import ConfigError, ModelLoadError
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # --help and mistakes in the command line do not wait for it
     from .config import ModelConfig, ModelSpec
 
 T = TypeVar("T")
@@ -157,21 +157,21 @@ def _serve(options: argparse.Namespace) -> int:
         config = load_server_config(options.config_file, {**overrides, "model_store": str(CONTAINER_STORE)})
     if specs and options.model_store:
         specs.append("ALL")
-    models: list[ModelConfig] = []
-    broken: dict[ModelSpec, str] = {}
+    found: dict[ModelSpec, ModelConfig | ConfigError] = {}
     for spec in find_models(config, specs):
         try:
-            models.append(load_model_config(spec, config))
+            found[spec] = load_model_config(spec, config)
         except ConfigError as error:
-            broken[spec] = error.message
-    if not models and not broken:
+            found[spec] = error
+    if not found:
         print(_nothing_to_serve(config.model_store), file=sys.stderr)
         return 2
-    if not models:
-        raise ConfigError("\n".join(broken.values()))
+    broken = [known.message for known in found.values() if isinstance(known, ConfigError)]
+    if len(broken) == len(found):
+        raise ConfigError("\n".join(broken))
     from .server.lifecycle import serve  # only now: mistakes are reported without waiting for the HTTP server's imports
 
-    return serve(config, models, broken)
+    return serve(config, found)
 
 
 def _check(options: argparse.Namespace) -> int:

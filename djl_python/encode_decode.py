@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import jsonlines
 import msgspec
@@ -18,11 +18,8 @@ from .formats.csv_reading import read_dicts, read_rows
 from .formats.forms import URLENCODED, media_type
 from .formats.http_rules import preferred
 from .formats.json_framing import JSON, JSONLINES_TYPES
-from .outputs import NDLIST, NPZ
-
-if TYPE_CHECKING:
-    from .inputs import Input
-    from .outputs import Output
+from .inputs import Input
+from .outputs import NDLIST, NPZ, Output
 
 _CSV: Final = "text/csv"
 

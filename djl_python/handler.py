@@ -10,12 +10,11 @@ import abc
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from .config import ModelConfig
-    from .core.types import EngineInfo
-    from .inputs import Input
+from .config import ModelConfig
+from .core.types import EngineInfo
+from .inputs import Input
 
 
 class Reply(Protocol):

@@ -11,18 +11,16 @@ import io
 import struct
 import zlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from .core.errors import DecodeError
 from .formats.csv_reading import read_dicts
 from .formats.forms import MULTIPART, URLENCODED, media_type, parse_form
+from .ipc.protocol import Call
 from .pair_list import PairList
 from .usercode.batch_keys import item_of
-
-if TYPE_CHECKING:
-    from .ipc.protocol import Call
 
 BATCH_SIZE = "batch_size"
 

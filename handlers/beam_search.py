@@ -17,8 +17,8 @@ import msgspec
 
 from djl_python.core.errors import ParameterError
 from djl_python.core.types import Branching, FinishReason, GenerateRequest, SamplingParams, TokenEvent
-from djl_python.text.detokenizer import Detokenizer, detokenizer
 from djl_python.text.stop import StopMatcher
+from djl_python.text.tokens.detokenizer import Detokenizer, detokenizer
 
 from .choice import Choice
 from .generation import Generation

@@ -9,7 +9,7 @@ from djl_python.config.sources import path_here
 from djl_python.core.errors import ModelLoadError
 from djl_python.engine.interface import engine_of
 from djl_python.formats.json_framing import FORMATTERS
-from djl_python.text.tools import tool_parser_path
+from djl_python.text.tools.parser import tool_parser_path
 
 
 def check(config: ModelConfig) -> None:

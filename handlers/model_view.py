@@ -12,8 +12,8 @@ from djl_python.core.errors import ContextLengthError
 from djl_python.core.types import Chat
 from djl_python.dialects.shared.base import TokenSpan
 from djl_python.ipc.protocol import Opened
-from djl_python.text.long_texts import is_long, least_tokens
-from djl_python.text.tokenizer import Tokenizer
+from djl_python.text.tokens.long_texts import is_long, least_tokens
+from djl_python.text.tokens.tokenizer import Tokenizer
 
 from .preparation import Preparation
 
@@ -24,7 +24,7 @@ _DTYPES: Final = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 
 class ModelView:
-    """A `dialects.base.LoadedModel`.
+    """A `dialects.shared.base.QueriedModel`.
 
     Args:
         path: the checkpoint's directory.

@@ -20,11 +20,11 @@ from djl_python.core.errors import ContextLengthError, ParameterError, PayloadEr
 from djl_python.core.types import Chat, GenerateRequest, Grammar, Images, SamplingParams, ToolUse
 from djl_python.engine.interface import ALL_PARAMETERS
 from djl_python.text.chat import ChatTemplates
-from djl_python.text.long_texts import is_long, last_tokens, least_tokens
 from djl_python.text.stop import StopSequences
-from djl_python.text.tokenizer import Tokenizer
-from djl_python.text.tool_json import ForcedParser
-from djl_python.text.tools import ToolParser, forced_calls, syntax_of, tool_parser_class
+from djl_python.text.tokens.long_texts import is_long, last_tokens, least_tokens
+from djl_python.text.tokens.tokenizer import Tokenizer
+from djl_python.text.tools.json_calls import ForcedParser
+from djl_python.text.tools.parser import ToolParser, forced_calls, syntax_of, tool_parser_class
 
 from .image_processor import ImageProcessor
 from .word_lists import WordLists

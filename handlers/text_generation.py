@@ -25,9 +25,9 @@ from djl_python.engine.client import EngineClient
 from djl_python.engine.interface import engine_of
 from djl_python.handler import Context, Handler, Reply
 from djl_python.inputs import Input
-from djl_python.text.tokenizer import Tokenizer
+from djl_python.text.tokens.tokenizer import Tokenizer
+from djl_python.text.tokens.vocabulary import vocabulary_of
 from djl_python.text.trial_text import TRIAL_TEXT
-from djl_python.text.vocabulary import vocabulary_of
 
 from .answer import TextAnswer
 from .checks import check, without_effect

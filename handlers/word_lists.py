@@ -9,7 +9,7 @@ import asyncio
 from typing import Final
 
 from djl_python.text.stop import StopSequences
-from djl_python.text.tokenizer import Tokenizer
+from djl_python.text.tokens.tokenizer import Tokenizer
 
 #: Longer lists of stop sequences are compiled in a thread: at about a million characters a second, these take the
 #: loop 2 ms.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from inspect import signature
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
 import torch
 from transformers import (
     ApertusConfig,
@@ -414,6 +416,17 @@ OWN_ATTENTION: dict[str, Any] = {
 }
 
 NATIVE: dict[str, Any] = ARCHITECTURES | OWN_ATTENTION | HYBRID
+
+#: A few that have, between them, every kind of part that a recipe can have.
+REPRESENTATIVE: Final = frozenset(
+    {"llama", "gemma2", "gemma4", "gpt_oss", "qwen2_moe", "deepseek_v3", "bloom", "gpt2"}  # attention, experts
+    | {"lfm2", "qwen3_5", "granite_h", "jamba"}  # convolutions, and states of three kinds
+)
+
+
+def representative_first(architectures: Iterable[str] = NATIVE) -> list[Any]:
+    """Parameters for a test that is dear: in `make test` the representative ones, in `make test-all` all."""
+    return [pytest.param(name, marks=() if name in REPRESENTATIVE else pytest.mark.slow) for name in architectures]
 
 
 def build_checkpoint(

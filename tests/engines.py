@@ -17,8 +17,8 @@ from djl_python.engine.builtin.paged_batch import PagedRollingBatch
 from djl_python.engine.client import EngineClient
 from djl_python.engine.interface import RollingBatch
 from djl_python.engine.settings import BuiltInSettings as EngineSettings
-from djl_python.text.tokenizer import Tokenizer
-from djl_python.text.vocabulary import vocabulary_of
+from djl_python.text.tokens.tokenizer import Tokenizer
+from djl_python.text.tokens.vocabulary import vocabulary_of
 from tests.checkpoints import VOCABULARY
 
 
@@ -72,6 +72,18 @@ def generate(model: Any, prompt: list[int], new_tokens: int) -> list[int]:
         ids, attention_mask=torch.ones_like(ids), max_new_tokens=new_tokens, do_sample=False, pad_token_id=0
     )
     return [int(i) for i in out[0, len(prompt) :]]
+
+
+@torch.inference_mode()
+def greedy(model: Any, prompt: list[int], ids: list[int], new_tokens: int) -> list[int]:
+    """What transformers generates, if `ids` is that: its choice after each beginning of them, all in one pass.
+
+    `generate` takes a pass for each token. Whatever else `ids` are, this isn't them: they go on or end elsewhere.
+    """
+    logits = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 :]
+    choices = [int(i) for i in logits.argmax(-1)[:new_tokens]]
+    end = model.generation_config.eos_token_id
+    return choices[: choices.index(end) + 1] if end in choices else choices
 
 
 class Listener:

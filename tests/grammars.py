@@ -16,9 +16,9 @@ from djl_python.core.errors import ParameterError
 from djl_python.core.types import Grammar
 from djl_python.engine.sampling.grammar import GrammarCompiler, MaskComputer, Matcher
 from djl_python.formats.json_schema import check, closed
-from djl_python.text import tokenizer as text_tokenizer
-from djl_python.text.token_bytes import bytes_of_entry
-from djl_python.text.vocabulary import vocabulary_of
+from djl_python.text.tokens import tokenizer as text_tokenizer
+from djl_python.text.tokens.token_bytes import bytes_of_entry
+from djl_python.text.tokens.vocabulary import vocabulary_of
 
 
 def compiler_of(checkpoint: Path, rows: int, *eos_ids: int) -> GrammarCompiler:

@@ -4,7 +4,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,9 @@ import pytest
 
 from djl_python import __version__, cli
 from djl_python.config import ModelConfig, ModelSpec, ServerConfig
+from djl_python.core.errors import ConfigError
 
-Served = tuple[ServerConfig, Sequence[ModelConfig], Mapping[ModelSpec, str]]
+Served = tuple[ServerConfig, Mapping[ModelSpec, ModelConfig | ConfigError]]
 
 
 def run(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -32,8 +33,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Served]:
     """What there is to be served, and nothing is."""
     calls: list[Served] = []
 
-    def serve(config: ServerConfig, models: Sequence[ModelConfig], broken: Mapping[ModelSpec, str]) -> int:
-        calls.append((config, models, broken))
+    def serve(config: ServerConfig, found: Mapping[ModelSpec, ModelConfig | ConfigError]) -> int:
+        calls.append((config, found))
         return 0
 
     monkeypatch.setattr("djl_python.server.lifecycle.serve", serve)
@@ -70,22 +71,22 @@ def test_a_container_serves_its_model_directory(
 ) -> None:
     monkeypatch.setattr(cli, "CONTAINER_STORE", model.parent)
     assert cli.main([]) == 0
-    ((_, models, _),) = served
-    assert [config.name for config in models] == ["echo"]
+    ((_, found),) = served
+    assert [spec.name for spec in found] == ["echo"]
 
 
 def test_models_are_positional_or_options_and_the_port_is_the_command_lines(model: Path, served: list[Served]) -> None:
     assert cli.main([str(model), "-m", f"other:2={model}", "-p", "0", "--host", "127.0.0.2"]) == 0
-    config, models, broken = served[0]
-    assert not broken
-    assert [(one.name, one.version) for one in models] == [("echo", ""), ("other", "2")]
+    config, found = served[0]
+    assert [(spec.name, spec.version) for spec in found] == [("echo", ""), ("other", "2")]
+    assert [known.name for known in found.values() if isinstance(known, ModelConfig)] == ["echo", "other"]
     assert (config.inference_address.host, config.inference_address.port) == ("127.0.0.2", 0)
 
 
 def test_a_model_store_is_added_to_named_models(model: Path, tmp_path: Path, served: list[Served]) -> None:
     assert cli.main(["-s", str(tmp_path), "-m", f"named={model}"]) == 0
-    ((_, models, _),) = served
-    assert sorted(one.name for one in models) == ["echo", "named"]
+    ((_, found),) = served
+    assert sorted(spec.name for spec in found) == ["echo", "named"]
 
 
 def test_of_several_models_one_may_be_configured_wrongly(model: Path, tmp_path: Path, served: list[Served]) -> None:
@@ -93,10 +94,11 @@ def test_of_several_models_one_may_be_configured_wrongly(model: Path, tmp_path: 
     bad.mkdir()
     (bad / "serving.properties").write_text("option.dtype=fp99\n")
     assert cli.main([str(model), "-m", f"wrong:2={bad}"]) == 0
-    _, models, broken = served[0]
-    assert [one.name for one in models] == ["echo"]
-    ((spec, problem),) = broken.items()
-    assert (spec.name, spec.version) == ("wrong", "2") and "option.dtype=fp99: expected one of" in problem
+    _, found = served[0]
+    (good, config), (wrong, error) = found.items()
+    assert good.name == "echo" and isinstance(config, ModelConfig)
+    assert (wrong.name, wrong.version) == ("wrong", "2") and isinstance(error, ConfigError)
+    assert "option.dtype=fp99: expected one of" in error.message
 
 
 def test_check_prints_settings_warnings_and_handler(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

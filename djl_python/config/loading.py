@@ -88,7 +88,8 @@ def load_model_config(spec: ModelSpec, server: ServerConfig, environ: Mapping[st
     option = bind(Options, entries, "option.", findings.problems, findings.warnings)
     engine_options = bind(declared.engine_options, entries, "option.", findings.problems, findings.warnings)
     provenance = {key: entry.source for key, entry in entries.items()}
-    _default_to_server(serving, server, provenance)
+    _default_to_server(ServingSettings, "", serving, server, provenance)
+    _default_to_server(Options, "option.", option, server, provenance)
     for (struct, prefix), values in zip(declared.structs, (serving, option, engine_options), strict=True):
         for setting in settings_of(struct, prefix):
             if setting.field not in values:
@@ -166,17 +167,23 @@ def _lay_under(
             entries.setdefault(main, entry)
 
 
-def _default_to_server(serving: dict[str, Any], server: ServerConfig, provenance: dict[str, str]) -> None:
+def _default_to_server(
+    struct: type[ServingSettings | Options],
+    prefix: str,
+    values: dict[str, Any],
+    server: ServerConfig,
+    provenance: dict[str, str],
+) -> None:
     """Set what the model leaves unset to the values of config.properties and SERVING_*."""
     server_keys = {setting.field: setting for setting in settings_of(ServerConfig)}
-    for setting in settings_of(ServingSettings):
+    for setting in settings_of(struct, prefix):
         shared = server_keys.get(setting.field)
-        if shared is None or setting.field in serving:
+        if shared is None or setting.field in values:
             continue
         source = server.provenance.get(shared.key, "default")
         value = getattr(server, setting.field)
         if source != "default" or value != shared.default:
-            serving[setting.field] = value
+            values[setting.field] = value
             provenance[setting.key] = source if source != "default" else "server configuration"
 
 

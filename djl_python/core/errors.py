@@ -115,6 +115,13 @@ class ModelNotFoundError(ServingError):
     kind = "model_not_found"
 
 
+class ModelConflictError(ServingError):
+    """A model of this name and version is registered already."""
+
+    status = 409
+    kind = "model_conflict"
+
+
 class ModelNotNamedError(ServingError):
     """Several models are loaded and the request names none."""
 

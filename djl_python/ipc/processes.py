@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..core import logs
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # type checkers alone have it
     from _typeshed import ReadableBuffer
 
 _PR_SET_PDEATHSIG: Final = 1

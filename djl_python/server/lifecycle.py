@@ -12,12 +12,9 @@ import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Final
 
-import msgspec
-
-from ..config import ModelConfig, ModelSpec, ServerConfig
+from ..config import ModelConfig, ModelSpec, ServerConfig, load_model_config
 from ..core.cpu_limit import available_cpus
 from ..core.errors import ConfigError
 from ..dialects import all_dialects
@@ -25,10 +22,11 @@ from ..ipc import event_loop
 from ..ipc.protocol import Status
 from .announcer import Announcer
 from .app import FrontEnd
-from .listening import Listener, allow_descriptors
+from .http.listening import Listener, allow_descriptors
 from .metrics import Metrics
-from .models import Models
-from .served_model import Health, ServedModel
+from .models.placement import placement
+from .models.registry import ModelRegistry
+from .models.served_model import Health, ServedModel
 
 log = logging.getLogger(__name__)
 
@@ -36,20 +34,20 @@ log = logging.getLogger(__name__)
 LOADING_PER_CPU: Final = 2
 
 
-def serve(config: ServerConfig, models: Sequence[ModelConfig], broken: Mapping[ModelSpec, str] | None = None) -> int:
+def serve(config: ServerConfig, found: Mapping[ModelSpec, ModelConfig | ConfigError]) -> int:
     """Serve until a signal comes; returns the exit code.
 
     Args:
-        broken: models whose configuration is wrong, with the error; they can't be loaded and are FAILED.
+        found: the models to begin with, and their configurations; one that has an error instead is FAILED.
 
     Raises:
         ConfigError: the address can't be listened on, or default_model names no model.
     """
-    return event_loop.run(_run(config, models, broken or {}))
+    return event_loop.run(_run(config, found))
 
 
-async def _run(config: ServerConfig, models: Sequence[ModelConfig], broken: Mapping[ModelSpec, str]) -> int:
-    return await Server(config, models, broken).run()
+async def _run(config: ServerConfig, found: Mapping[ModelSpec, ModelConfig | ConfigError]) -> int:
+    return await Server(config, found).run()
 
 
 class Server:
@@ -58,25 +56,28 @@ class Server:
     def __init__(
         self,
         config: ServerConfig,
-        models: Sequence[ModelConfig],
-        broken: Mapping[ModelSpec, str] | None = None,
+        found: Mapping[ModelSpec, ModelConfig | ConfigError],
         announcer: Announcer | None = None,
     ) -> None:
-        failures = {} if broken is None else broken
-        names = [model.name for model in models] + [spec.name for spec in failures]
+        names = [spec.name for spec in found]
         if config.default_model and config.default_model not in names:
             raise ConfigError(f"default_model={config.default_model}: no such model; there is {', '.join(names)}")
         self._config = config
+        self._found = found
         self._announcer = announcer or Announcer()
-        self._metrics = Metrics()
-        self._models = Models(config.default_model)
-        self._front_end = FrontEnd(config, self._models, self._metrics, all_dialects())
+        metrics = Metrics()
+        self._registry = ModelRegistry(
+            metrics,
+            placement(),
+            lambda spec: load_model_config(spec, config),
+            default_model=config.default_model,
+            turns=asyncio.Semaphore(LOADING_PER_CPU * available_cpus()),
+            drain_timeout_s=config.drain_timeout_s,
+            on_progress=self._on_progress,
+            on_change=self._on_change,
+        )
+        self._front_end = FrontEnd(config, self._registry, metrics, all_dialects())
         self._stop = asyncio.Event()
-        self._turns = asyncio.Semaphore(LOADING_PER_CPU * available_cpus())
-        for model in models:
-            self._add(model)
-        for spec, problem in failures.items():
-            self._add(ModelConfig(name=spec.name, version=spec.version, url=spec.url), problem)
 
     async def run(self) -> int:
         """Run the server from start to exit; returns the exit code, see the module's docstring."""
@@ -93,19 +94,19 @@ class Server:
                 listener.listen()
                 http.add_sockets(listener.sockets)
 
-        self._announcer.found([model.config for model in self._models])
-        for warning in self._config.warnings:
-            self._announcer.note(f"warning: {warning}")
-        if not self._config.wait_model_loading:
-            open_port()
+        models = self._registry.models
         try:
-            for model in self._models:
-                model.start()
-            if await self._load():
+            loading = [self._registry.register(spec, known) for spec, known in self._found.items()]
+            self._announcer.found([model.config for model in models])
+            for warning in self._config.warnings:
+                self._announcer.note(f"warning: {warning}")
+            if not self._config.wait_model_loading:
+                open_port()
+            if await self._wait_loaded(loading):
                 event_loop.settle()
                 open_port()
-                ready = [model.config for model in self._models if model.ready]
-                self._announcer.serving(listener.address, ready, only=len(self._models) == 1)
+                ready = [model.config for model in models if model.ready]
+                self._announcer.serving(listener.address, ready, only=len(models) == 1)
                 await self._stop.wait()
             elif not self._stop.is_set():
                 return 1
@@ -116,48 +117,28 @@ class Server:
         finally:
             http.stop()
             listener.close()
-            await asyncio.gather(*(model.stop() for model in self._models.with_workers))
-            await self._front_end.wait_sent(timeout_s=1.0)
+            await self._registry.close()
+            await self._front_end.draining.wait_sent(timeout_s=1.0)
             await http.close_all_connections()
 
-    def _add(self, config: ModelConfig, broken: str = "") -> None:
-        if config.option.throttle_error_http_code is None:
-            # Dialects see only the model's options.
-            code = self._config.throttle_error_http_code
-            config = msgspec.structs.replace(
-                config, option=msgspec.structs.replace(config.option, throttle_error_http_code=code)
-            )
-        model = ServedModel(
-            config,
-            self._metrics.model(config.name, config.version),
-            turns=self._turns,
-            on_progress=self._on_progress,
-            on_change=self._on_change,
-            broken=broken,
-        )
-        self._models.add(model)
-
-    async def _load(self) -> bool:
+    async def _wait_loaded(self, loading: Sequence[asyncio.Task[ServedModel]]) -> bool:
         """Wait until every model has loaded or failed. False: none can serve, or a signal came."""
-        settled = asyncio.gather(*(model.settled.wait() for model in self._models))
         stopped = asyncio.create_task(self._stop.wait())
-        waiting: set[asyncio.Future[Any]] = {settled, stopped}
+        waiting: set[asyncio.Future[Any]] = {asyncio.gather(*loading, return_exceptions=True), stopped}
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         if self._stop.is_set():
-            settled.cancel()
-            with suppress(asyncio.CancelledError):
-                await settled
             return False
         stopped.cancel()
-        return any(model.health is not Health.FAILED for model in self._models)
+        return any(model.health is not Health.FAILED for model in self._registry.models)
 
     async def _drain(self) -> None:
         """Accept no new calls; give running calls and pages `drain_timeout` to finish."""
-        self._front_end.draining = True
-        models = self._models.with_workers
+        draining = self._front_end.draining
+        draining.begun = True
+        models = self._registry.running
 
         def busy() -> int:
-            return sum(model.pool.busy for model in models) + self._front_end.doing
+            return sum(model.pool.busy for model in models) + draining.doing
 
         timeout_s = self._config.drain_timeout_s
         if busy():
@@ -165,8 +146,8 @@ class Server:
         try:
             async with asyncio.timeout(timeout_s):
                 await asyncio.gather(*(model.pool.wait_idle() for model in models))
-                await self._front_end.wait_done()
-                await self._front_end.wait_sent()
+                await draining.wait_done()
+                await draining.wait_sent()
         except TimeoutError:
             log.warning("shutting down: %d requests did not finish within drain_timeout", busy())
 
@@ -190,7 +171,7 @@ class Server:
 
     def _on_signal(self, number: signal.Signals) -> None:
         if self._stop.is_set():
-            for model in self._models.with_workers:
+            for model in self._registry.running:
                 model.kill()
             os._exit(128 + number)
         log.info("%s: shutting down; once more to stop at once", number.name)

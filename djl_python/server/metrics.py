@@ -187,7 +187,7 @@ class Metrics:
 
 
 class ModelMetrics:
-    """The metrics of one model: what the pool, the supervisor and the workers' reports write to."""
+    """The metrics of one model: what the pool, the replicas and the workers' reports write to."""
 
     def __init__(self, metrics: Metrics, name: str, version: str) -> None:
         self._metrics = metrics
@@ -204,18 +204,15 @@ class ModelMetrics:
         self._histograms: dict[str, Histogram] = {}
         # By worker, then by name: `labels` takes longer than `set`.
         self._gauges: collections.defaultdict[str, dict[str, Gauge]] = collections.defaultdict(dict)
-        # Live workers by name: two of a name while a model is loaded again and its last requests finish.
-        self._workers: collections.Counter[str] = collections.Counter()
         self._engines: dict[str, tuple[str, ...]] = {}  # labels of `engine_info`, by worker
 
     def aborted(self, reason: str) -> None:
         """Count a request that ended early: disconnect, timeout, worker_died, slow_reader or shutdown."""
         self._metrics.counters["aborted_requests"].labels(*self._labels, reason).inc()
 
-    def workers(self, counts: dict[str, int]) -> None:
-        """Set the number of workers in each state."""
-        for state, number in counts.items():
-            self._metrics.gauges["workers"].labels(*self._labels, state).set(number)
+    def workers(self, state: str, more: int) -> None:
+        """Add to the number of workers in a state. While a model is reloaded, those of both its instances count."""
+        self._metrics.gauges["workers"].labels(*self._labels, state).inc(more)
 
     def apply(self, worker: str, report: Report) -> None:
         """Apply what a worker reports, except for numbers that a metric can't have."""
@@ -241,9 +238,7 @@ class ModelMetrics:
                     self._metrics.warn(name, f"has the observation {value}")
 
     def worker_came(self, worker: str, engine: EngineInfo | None = None) -> None:
-        """Record a new worker of this name, and what runs its model."""
-        self._workers[worker] += 1
-        self._forget_engine(worker)
+        """Record a new worker, and what runs its model; no other has its name meanwhile."""
         if engine is not None:
             found = (getattr(engine, name) for name in ENGINE_LABELS)
             labels = (*self._labels, worker, *found, "yes" if engine.refusal else "no")
@@ -251,17 +246,11 @@ class ModelMetrics:
             self._metrics.gauges["engine_info"].labels(*labels).set(1)
 
     def worker_went(self, worker: str) -> None:
-        """Record that a worker that came has ended, and drop its gauges if no other worker has its name."""
-        self._workers[worker] -= 1
-        if self._workers[worker]:
-            return
-        self._forget_engine(worker)
-        for name in self._gauges.pop(worker, ()):
-            self._metrics.gauges[name].remove(*self._labels, worker)
-
-    def _forget_engine(self, worker: str) -> None:
+        """Record that a worker that came has ended, and drop its gauges."""
         if (labels := self._engines.pop(worker, None)) is not None:
             self._metrics.gauges["engine_info"].remove(*labels)
+        for name in self._gauges.pop(worker, ()):
+            self._metrics.gauges[name].remove(*self._labels, worker)
 
     def _gauge(self, name: str, worker: str) -> Gauge | None:
         """A gauge of one of this model's workers that workers may report."""

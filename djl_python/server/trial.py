@@ -13,7 +13,8 @@ from ..core.types import EngineInfo
 from ..ipc import event_loop
 from .announcer import Announcer
 from .metrics import Metrics
-from .served_model import ServedModel
+from .models.placement import placement
+from .models.served_model import ServedModel
 
 
 def load_once(config: ModelConfig) -> str:
@@ -31,10 +32,10 @@ async def _load(config: ModelConfig) -> str:
     model = ServedModel(
         once,
         Metrics().model(config.name, config.version),
+        placement(),
         on_progress=lambda _, status: announcer.progress(config, status),
     )
-    del model.replicas[1:]
-    model.start()
+    model.start(most=1)
     try:
         await model.settled.wait()
         if not model.ready:

@@ -1,6 +1,9 @@
-"""Strings and token ids. Runs in the worker, in its event loop unless a module says otherwise; knows no torch.
+"""Strings and token ids: what makes a prompt of a request, and an answer's text of the engine's tokens.
 
-In: chat templates, tokenizing, texts that are too long to be tokenized whole. Out, for each token: incremental
-detokenizing, stop sequences, tool calls in the syntax of the model's family, JSON made well-formed. For grammars: the
-bytes of every token. Tokenizers and templates give what transformers gives, without importing it.
+Runs in the worker; knows no torch.
+
+- `chat`: chat templates; `tools`: what a model is told of tools, and the calls that it writes.
+- `tokens`: tokenizing and detokenizing.
+- `stream`: one generation's tokens with their text; `stop`: stop sequences, which may end it.
+- `well_formed`: text that UTF-8 can encode; `trial_text`: the text that a model is tried on when it is opened.
 """

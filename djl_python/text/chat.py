@@ -21,7 +21,7 @@ import jinja2.utils
 
 from ..core.errors import ModelLoadError, PayloadError
 from ..core.types import Chat
-from .tool_prompt import with_tools
+from .tools.prompt import with_tools
 from .well_formed import well_formed
 
 #: Names under which messages have their reasoning; templates read the first (gpt-oss's the second).

@@ -73,7 +73,7 @@ class StopMatcher:
         return node.depth
 
     def fork(self) -> Self:
-        """Another one for the same text so far; each may go on with a piece of its own."""
+        """A copy with the text so far; it and the original may go on with different pieces."""
         return copy.copy(self)
 
     def feed(self, text: str, honoured: bool = True) -> tuple[int, int] | None:

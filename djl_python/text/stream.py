@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import msgspec
 
 from ..core.types import Finish, FinishReason, GenerateRequest, TextOptions, Token, TokenEvent, TopToken
-from .detokenizer import detokenizer
 from .stop import StopMatcher, StopSequences
-from .tokenizer import Tokenizer
+from .tokens.detokenizer import detokenizer
+from .tokens.tokenizer import Tokenizer
 
 
 class TextStream:
@@ -160,7 +160,7 @@ class TextStream:
 
 
 def _cut(tokens: list[Token], drop: int) -> list[Token]:
-    """The same tokens without the last `drop` characters of their joined text; no token is removed."""
+    """The tokens without the last `drop` characters of their joined text; no token is removed."""
     kept: list[Token] = []
     for token in reversed(tokens):
         dropped = min(drop, len(token.text))

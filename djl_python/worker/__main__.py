@@ -1,6 +1,6 @@
 """`python -m djl_python.worker --fd N`: the worker process's entry. N is its end of a socket pair.
 
-Runs in the worker's main thread. Started by the front end's supervisor.
+Runs in the worker's main thread. Started by the front end.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ..config import ModelConfig, task_of
 from ..config.sources import shown_url
@@ -24,9 +24,7 @@ from ..handler import Handler
 from ..output_formatter import find_decorated
 from ..usercode.module import BUILT_IN, default_file, existing_file, load_user_module, put_on_path
 from ..usercode.transformers4 import gone_calls
-
-if TYPE_CHECKING:
-    from .thread import HandlerThread
+from .thread import HandlerThread
 
 log = logging.getLogger(__name__)
 

@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Command line; exit status 1 if a server did not start or a request failed."""
     options = _parser().parse_args(argv)
     if options.model is None:
-        options.model = _trained()
+        options.model = trained_model()
         options.quantize = "" if options.model == DEMO else options.quantize or "int8,int4"
     home = options.peers_dir.expanduser().resolve()
     try:
@@ -93,7 +93,7 @@ def _lengths(text: str) -> list[int]:
     return [] if text == "none" else counts(text)
 
 
-def _trained() -> Path:
+def trained_model() -> Path:
     """The trained model, or the demo where there is none."""
     try:
         return fetch.fetch()
@@ -143,7 +143,7 @@ def measure(
     here = machine.typical(seen)
     result: dict[str, Any] = {
         "model": fetch.NAME if model == fetch.checkpoint().resolve() else model.name,
-        "weights": _weights(model, texts),
+        "weights": told_weights(model, texts),
         "date": datetime.date.today().isoformat(),
         "machine": here,
         "plan": {key: value for key, value in asdict(plan).items() if key not in ("model", "checkpoint", "texts")},
@@ -171,7 +171,7 @@ def measure(
     return result
 
 
-def _weights(model: Path, texts: perplexity.Texts) -> str:
+def told_weights(model: Path, texts: perplexity.Texts) -> str:
     """What captions say of them."""
     if not texts:
         return document.RANDOM

@@ -63,7 +63,7 @@ def measure(rounds: int, litserve: Peer | None) -> tuple[dict[str, list[dict[str
         `streams`, a row for each engine and dialect, and `requests`, ours and LitServe's where it is installed; and
         what went wrong.
     """
-    found = {"streams": _streams(rounds), "requests": _requests(rounds, litserve)}
+    found = {"streams": _streams(rounds), "requests": requests_of(rounds, litserve)}
     failures = [
         f"{row.get('name') or row['engine']}: {row['failed']} of {row['requests']} failed: {row['first_failure']}"
         for rows in found.values()
@@ -118,7 +118,7 @@ def _handler() -> Iterator[RunningServer]:
             yield server
 
 
-def _requests(rounds: int, litserve: Peer | None) -> list[dict[str, Any]]:
+def requests_of(rounds: int, litserve: Peer | None) -> list[dict[str, Any]]:
     """Interleaved like everything: one server at a time, a round each."""
     found: dict[str, list[dict[str, Any]]] = {}
     for _ in range(rounds):

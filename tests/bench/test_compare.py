@@ -128,7 +128,7 @@ def test_a_process_ends_with_its_block() -> None:
 
 
 def test_a_handler_that_does_nothing_answers_numbers() -> None:
-    rows = framework._requests(1, None)
+    rows = framework.requests_of(1, None)
     assert [(row["name"], row["failed"], row["requests"]) for row in rows] == [("djl-serving", 0, 3200)]
 
 

@@ -130,14 +130,14 @@ def test_without_the_trained_model_the_demo_is_measured(
         raise fetch.UnavailableError("no network")
 
     monkeypatch.setattr(fetch, "fetch", none)
-    assert bench._trained() == bench.DEMO
+    assert bench.trained_model() == bench.DEMO
     assert "no network" in capsys.readouterr().err
     monkeypatch.setattr(fetch, "fetch", lambda: tmp_path)
-    assert bench._trained() == tmp_path
+    assert bench.trained_model() == tmp_path
 
 
 def test_captions_say_what_weights_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert bench._weights(tmp_path, []) == document.RANDOM == "random weights: no quality"
-    assert bench._weights(tmp_path, [[1] * 512] * 16) == "trained weights, perplexity of 8192 tokens"
+    assert bench.told_weights(tmp_path, []) == document.RANDOM == "random weights: no quality"
+    assert bench.told_weights(tmp_path, [[1] * 512] * 16) == "trained weights, perplexity of 8192 tokens"
     monkeypatch.setattr(fetch, "checkpoint", lambda: tmp_path)
-    assert "unpacked from four bits" in bench._weights(tmp_path.resolve(), [[1] * 512])
+    assert "unpacked from four bits" in bench.told_weights(tmp_path.resolve(), [[1] * 512])

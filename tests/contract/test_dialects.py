@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from djl_python.testing import RunningServer, running_server
+from tests.conftest import DEMO
 
-DEMO = Path(__file__).resolve().parents[2] / "serving_templates" / "demo"
 PROMPT = "What is deep learning?"
 MESSAGES = [{"role": "user", "content": PROMPT}]
 TOKENS = 14
@@ -25,9 +24,8 @@ JSON, JSONLINES, SSE = "application/json", "application/jsonlines", "text/event-
 
 
 @pytest.fixture(scope="module")
-def plain() -> Iterator[RunningServer]:
-    with running_server("-m", f"demo={DEMO}", environment={"OPTION_THREADS": "1"}) as server:
-        yield server
+def plain(demo: RunningServer) -> RunningServer:
+    return demo
 
 
 @pytest.fixture(scope="module")

@@ -19,10 +19,15 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def native_chooser() -> Iterator[NativeChooser]:
+def native_pool() -> Iterator[Pool]:
     """Skips where there are no native kernels."""
     pool = kernels_or_skip(lambda: Pool(2))
-    chooser = NativeChooser(pool)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture(scope="session")
+def native_chooser(native_pool: Pool) -> Iterator[NativeChooser]:
+    chooser = NativeChooser(native_pool)
     yield chooser
     chooser.close()
-    pool.close()

@@ -26,7 +26,7 @@ from djl_python.core.types import (
     TokenEvent,
     Vocabulary,
 )
-from djl_python.dialects.shared.base import Answer, Dialect, Formatter, Kind, LoadedModel, Parsed, Route
+from djl_python.dialects.shared.base import Answer, Dialect, Formatter, Kind, Parsed, QueriedModel, Route
 from djl_python.engine.builtin.options import BuiltInOptions
 from djl_python.handler import Context
 from djl_python.handlers.text_generation import TextGenerationHandler
@@ -314,7 +314,7 @@ class PlainDialect(Dialect):
             tuple(msgspec.convert(body["requests"], list[GenerateRequest])), PlainFormatter(body.get("stream", False))
         )
 
-    def query(self, inputs: Input, model: LoadedModel) -> Answer:
+    def query(self, inputs: Input, model: QueriedModel) -> Answer:
         if inputs.operation == "tokenize":
             return Answer(200, msgspec.json.encode(model.tokenize(inputs.get_as_string())))
         if inputs.operation == "render":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -38,18 +39,29 @@ async def test_a_quiet_stream_is_kept_alive() -> None:
     answer.write(Delta(text="x", finish=FINISH))
     await waiting
     assert reply.finished
-    assert answer._timer.cancelled()
+    reply.kept_alive.clear()
+    await asyncio.sleep(0.05)
+    assert not reply.kept_alive.is_set()
 
 
-async def test_a_busy_stream_is_left_alone() -> None:
+async def test_a_busy_stream_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does each of its tokens cost a timer."""
+    loop, timers = asyncio.get_running_loop(), list[float]()
+    call_at = loop.call_at
+
+    def counted(when: float, *given: Any, **named: Any) -> asyncio.TimerHandle:
+        timers.append(when)
+        return call_at(when, *given, **named)
+
+    monkeypatch.setattr(loop, "call_at", counted)  # which `call_later` calls, too
     reply = Reply()
     answer = TextAnswer(PlainFormatter(stream=True), reply, 1, keep_alive_s=60)
     waiting = asyncio.create_task(answer.wait())
     await asyncio.sleep(0)
-    timer = answer._timer
+    before = len(timers)
     for _ in range(3):
         answer.write(Delta(text="x"))
-    assert answer._timer is timer
+    assert before and len(timers) == before
     answer.write(Delta(finish=FINISH))
     await waiting
     assert b"still here" not in reply.body

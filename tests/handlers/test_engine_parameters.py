@@ -10,7 +10,7 @@ from djl_python.core.types import GenerateRequest, Grammar, SamplingParams
 from djl_python.engine.interface import ALL_PARAMETERS
 from djl_python.handlers.preparation import Preparation
 from djl_python.testing import write_byte_tokenizer
-from djl_python.text.tokenizer import Tokenizer
+from djl_python.text.tokens.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from tokenizers import normalizers
 from djl_python.core.errors import ConfigError, ContextLengthError, ParameterError, PayloadError
 from djl_python.core.types import Chat, Delta, GenerateRequest, Grammar, SamplingParams, ToolUse
 from djl_python.text.chat import ChatTemplates
-from djl_python.text.tokenizer import FastBackend
+from djl_python.text.tokens.tokenizer import FastBackend
 from tests.handlers.conftest import Watch
 from tests.handlers.harness import BYTES, EOS, LIMITS, Served, ids
 

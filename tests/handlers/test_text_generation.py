@@ -14,7 +14,7 @@ import pytest
 from djl_python.core.errors import GenerationError, ModelLoadError, ParameterError, PayloadError
 from djl_python.core.types import EngineStats
 from djl_python.handlers.text_generation import TextGenerationHandler
-from djl_python.text.tokenizer import FastBackend
+from djl_python.text.tokens.tokenizer import FastBackend
 from tests.handlers.conftest import Watch
 from tests.handlers.harness import LIMITS, Served, byte_tokenizer, ids
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 import pytest_asyncio
 
@@ -145,12 +144,14 @@ async def test_several_sequences_share_the_prompts_blocks(served: Served) -> Non
 
 
 async def test_an_engine_that_is_killed_ends_every_request(checkpoint: Path) -> None:
+    others = set(psutil.Process().children())
     served = await start(checkpoint)
     streaming, reply = served.ask("hello", stream=True, max_new_tokens=200, ignore_eos=True)
     whole, whole_reply = served.ask("hello", max_new_tokens=200, ignore_eos=True)
     while not reply.started:
         await asyncio.sleep(0)
-    os.kill(served.handler._engine.pid, signal.SIGKILL)
+    (engine,) = set(psutil.Process().children()) - others
+    engine.kill()
     await streaming
     assert "ended unexpectedly" in reply.lines()[-1]["error"]
     with pytest.raises(WorkerDiedError):

@@ -9,7 +9,7 @@ import pytest
 
 from djl_python.core.types import Branching, GenerateRequest, SamplingParams, TextOptions
 from djl_python.text.stop import StopSequences
-from djl_python.text.tokenizer import Tokenizer
+from djl_python.text.tokens.tokenizer import Tokenizer
 from tests.handlers.harness import Served
 
 

@@ -10,8 +10,8 @@ from djl_python.config import environment_table, settings_table, without_effect_
 from djl_python.dialects import all_dialects
 from djl_python.dialects.mindie.dialect import MindieParameters
 from djl_python.dialects.openai.completions import CompletionRequest
-from djl_python.dialects.shared.chat_request import ChatRequest
-from djl_python.dialects.shared.generation_fields import GenerationFields
+from djl_python.dialects.shared.chat.request import ChatRequest
+from djl_python.dialects.shared.fields.generation import GenerationFields
 from djl_python.dialects.tgi.types import GenerateParameters
 from djl_python.dialects.triton.types import TritonParameters
 from djl_python.server.app import OWN_PAGES

@@ -1,4 +1,7 @@
-"""The wheel, really built: what git knows of the package is in it, its kernels, and nothing else."""
+"""The wheel, really built: what git knows of the package is in it, its kernels, and nothing else.
+
+`make test` builds the one without kernels, as where there is no compiler; `make test-all` also that with all of them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from djl_python.engine.native import library as finding
 from djl_python.engine.native.compiling import PROCESSORS, Processor, compiler, features_here
 from djl_python.engine.native.library import find_library, processors_here
 from djl_python.engine.native.modules.linears import NativeLinears
-from djl_python.engine.reading.recipe_parts import Linear
+from djl_python.engine.reading.recipe.primitives import Linear
 from tests.checkpoints import build_checkpoint
 from tests.engines import open_batch
 
@@ -39,37 +42,53 @@ def repository_files() -> list[str]:
     return sorted({name for name in listed if name and (ROOT / name).is_file()})
 
 
-#: Of the wheel: kernels for every processor, where there is a compiler for them.
-KERNELS = PROCESSORS if compiler() is not None else ()
+WITHOUT_KERNELS, WITH_KERNELS = "without kernels", "with kernels"
+#: For tests of the latter, which takes minutes.
+with_kernels = [
+    pytest.mark.slow,
+    pytest.mark.skipif(compiler() is None or not PROCESSORS, reason="there is no compiler, or there are no kernels"),
+]
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """The wheel of a copy of the repository, in which the templates have been run (hence the .pyc)."""
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The repository, in which the templates have been run (hence the .pyc)."""
     if shutil.which("git") is None or not (ROOT / ".git").exists():
         pytest.skip("not a git checkout")
-    copy, out = tmp_path_factory.mktemp("copy"), tmp_path_factory.mktemp("wheel")
+    copy = tmp_path_factory.mktemp("copy")
     for name in repository_files():
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, copy / name)
     for folder in ("serving_templates/custom_handler", "handlers", "djl_python/server"):
         (copy / folder / "__pycache__").mkdir(parents=True)
         (copy / folder / "__pycache__" / "model.cpython-311.pyc").write_bytes(b"stale")
+    return copy
+
+
+@pytest.fixture(scope="module", params=[WITHOUT_KERNELS, pytest.param(WITH_KERNELS, marks=with_kernels)])
+def wheel(request: pytest.FixtureRequest, copy: Path, tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """Kernels for every processor are in it where there is a compiler for them."""
+    out = tmp_path_factory.mktemp("wheel")
+    environment = os.environ | ({"PATH": ""} if request.param == WITHOUT_KERNELS else {})
     # --no-build-isolation: with the setuptools that is here, without a network.
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet"]
     command += ["--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(out), str(copy)]
-    result = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300)
+    result = subprocess.run(
+        command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300
+    )
     assert result.returncode == 0, result.stdout + result.stderr
-    (path,) = out.glob("djl_serving-*-py3-none-linux_x86_64.whl" if KERNELS else "djl_serving-*-py3-none-any.whl")
+    system = "any" if request.param == WITHOUT_KERNELS else f"linux_{platform.machine()}"
+    (path,) = out.glob(f"djl_serving-*-py3-none-{system}.whl")
     return zipfile.ZipFile(path)
 
 
 def test_contents_are_what_git_knows(wheel: zipfile.ZipFile) -> None:
+    kernels = () if str(wheel.filename).endswith("-any.whl") else PROCESSORS
     expected = {
         f"{MAPPED[folder]}/{rest}"
         for folder, _, rest in (name.partition("/") for name in repository_files())
         if folder in MAPPED
-    } | {f"djl_python/engine/native/{processor.library}" for processor in KERNELS}
+    } | {f"djl_python/engine/native/{processor.library}" for processor in kernels}
     found = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert sorted(found ^ expected) == []
 
@@ -105,7 +124,10 @@ def installed(wheel: zipfile.ZipFile, tmp_path_factory: pytest.TempPathFactory) 
     return folder
 
 
-@pytest.mark.skipif(not KERNELS, reason="no kernels")
+of_kernels = pytest.mark.parametrize("wheel", [pytest.param(WITH_KERNELS, marks=with_kernels)], indirect=True)
+
+
+@of_kernels
 def test_many_systems_have_all_that_the_kernels_need(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     """`make wheel` names them: as it is the wheel is for systems like this one alone, and no index takes it."""
     tools = Path(sys.executable).parent
@@ -121,7 +143,8 @@ def test_many_systems_have_all_that_the_kernels_need(wheel: zipfile.ZipFile, tmp
         assert {name for name in named.namelist() if not name.endswith("/")} == set(wheel.namelist())
 
 
-@pytest.mark.skipif(not KERNELS or not processors_here(), reason="no kernels for this processor")
+@of_kernels
+@pytest.mark.skipif(not processors_here(), reason="no kernels for this processor")
 def test_kernels_need_neither_compiler_nor_home(installed: Path) -> None:
     program = "from djl_python.engine.native.library import library; print(library()._name)"
     environment = {"PYTHONPATH": str(installed), "PATH": "", "HOME": "/nonexistent"}
@@ -131,8 +154,8 @@ def test_kernels_need_neither_compiler_nor_home(installed: Path) -> None:
     assert (result.stdout, result.stderr) == (f"{found}\n", "")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("processor", KERNELS, ids=lambda processor: processor.name)
+@of_kernels
+@pytest.mark.parametrize("processor", PROCESSORS, ids=lambda processor: processor.name)
 def test_kernels_for_each_processor_compute_the_same(
     processor: Processor, installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,8 +13,8 @@ from transformers import AutoTokenizer
 from djl_python.engine.builtin.paged_batch import PagedRollingBatch
 from djl_python.engine.native.library import library
 from djl_python.engine.settings import BuiltInSettings as EngineSettings
-from djl_python.text.tokenizer import Tokenizer
-from djl_python.text.vocabulary import vocabulary_of
+from djl_python.text.tokens.tokenizer import Tokenizer
+from djl_python.text.tokens.vocabulary import vocabulary_of
 from tests.kernels import kernels_or_skip
 from tests.real.fetch import checkpoint
 from tests.real.texts import windows

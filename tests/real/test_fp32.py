@@ -17,8 +17,6 @@ from tests.real.conftest import opened
 from tests.real.perplexity import all_threads
 from tests.real.prompts import NEW_TOKENS, chat, generated, prompts
 
-pytestmark = pytest.mark.slow
-
 TOGETHER = 16
 GREEDY = SamplingParams(max_new_tokens=NEW_TOKENS)
 
@@ -62,6 +60,7 @@ def test_the_native_kernels_run_it(batch: PagedRollingBatch) -> None:
     assert (batch.info.runner, batch.info.refusal) == ("native", "")
 
 
+@pytest.mark.slow
 def test_twenty_prompts_sixteen_at_once(
     batch: PagedRollingBatch, asked: list[list[int]], expected: list[list[int]]
 ) -> None:
@@ -77,10 +76,12 @@ def test_twenty_prompts_sixteen_at_once(
     assert list(got.values()) == expected
 
 
+@pytest.mark.slow
 def test_twenty_prompts_alone(batch: PagedRollingBatch, asked: list[list[int]], expected: list[list[int]]) -> None:
     assert [tokens(answers(batch, [prompt])[0]) for prompt in asked] == expected
 
 
+@pytest.mark.slow
 def test_those_that_give_way_go_on_where_they_were(
     batch: PagedRollingBatch, asked: list[list[int]], expected: list[list[int]], texts: list[list[int]]
 ) -> None:
@@ -146,6 +147,7 @@ def test_draws_repeat_with_their_seeds_alone_and_among_others(
     assert tokens(together[0]) == first
 
 
+@pytest.mark.slow
 def test_drafts_change_nothing(smol: Path, tokenizer: Any, asked: list[list[int]], expected: list[list[int]]) -> None:
     """Some of these repeat themselves."""
     with opened(smol, dtype="fp32", speculative="ngram") as drafting:

@@ -20,8 +20,6 @@ from tests.real.conftest import opened
 from tests.real.perplexity import of_engine, of_transformers
 from tests.real.prompts import chat
 
-pytestmark = pytest.mark.slow
-
 #: Perplexity of all texts by transformers in bf16: 11.864 on two threads, 11.875 on one, and 11.871 in fp32.
 BF16 = 11.870
 #: Perplexity in int4: llama.cpp's Q4_0 on these texts, and OpenVINO's int4 has 14.947.
@@ -46,7 +44,10 @@ class Opened:
     batch: PagedRollingBatch
 
 
-@pytest.fixture(scope="module", params=["bf16", "int8", "int4"])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param("bf16", marks=pytest.mark.slow), pytest.param("int8", marks=pytest.mark.slow), "int4"],
+)
 def engine(smol: Path, request: pytest.FixtureRequest) -> Iterator[Opened]:
     quantize = "none" if request.param == "bf16" else request.param
     with opened(smol, dtype="bf16", quantize=quantize) as batch:
@@ -59,6 +60,7 @@ def test_the_native_kernels_run_it(engine: Opened) -> None:
     assert (info.runner, info.dtype, info.quantize, info.unrounded) == ("native", "bfloat16", quantize, "")
 
 
+@pytest.mark.slow
 def test_perplexity(engine: Opened, smol: Path, texts: list[list[int]]) -> None:
     """Beside transformers only a window of each kind: where a processor has no bf16, all take torch minutes."""
     assert sum(map(len, texts)) >= 8000

@@ -16,12 +16,12 @@ from transformers import AutoTokenizer
 from djl_python.core.types import Chat, GenerateRequest, Grammar, SamplingParams, TextOptions, TokenEvent, ToolUse
 from djl_python.engine.sampling.grammar import GrammarCompiler, MaskComputer, Matcher
 from djl_python.text.chat import ChatTemplates
-from djl_python.text.detokenizer import detokenizer
 from djl_python.text.stop import StopSequences
 from djl_python.text.stream import TextStream
-from djl_python.text.tokenizer import Tokenizer
-from djl_python.text.tools import syntax_of
-from djl_python.text.vocabulary import vocabulary_of
+from djl_python.text.tokens.detokenizer import detokenizer
+from djl_python.text.tokens.tokenizer import Tokenizer
+from djl_python.text.tokens.vocabulary import vocabulary_of
+from djl_python.text.tools.parser import syntax_of
 from tests.real.vocabularies import EXACT, NAMES, vocabularies
 
 SCHEMA: dict[str, Any] = {

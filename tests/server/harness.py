@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +13,17 @@ from typing import Any
 import httpx
 import msgspec
 
-from djl_python.config import ModelConfig, Options, ServerConfig, ServingSettings
+from djl_python.config import ModelConfig, ModelSpec, Options, ServerConfig, ServingSettings
+from djl_python.core.errors import ConfigError
 from djl_python.dialects import all_dialects
 from djl_python.dialects.shared.base import Dialect
 from djl_python.server.app import FrontEnd
-from djl_python.server.listening import Listener
+from djl_python.server.http.listening import Listener
 from djl_python.server.metrics import Metrics
-from djl_python.server.models import Models
-from djl_python.server.served_model import Health, ServedModel
+from djl_python.server.models.local_processes import LocalProcesses
+from djl_python.server.models.placement import Placement
+from djl_python.server.models.registry import ModelRegistry
+from djl_python.server.models.served_model import Health, ServedModel
 
 FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
 FAKE_MODULE = "tests.server.fake_worker"  # which workers find in
@@ -43,16 +47,57 @@ def model_config(
     )
 
 
+def spec_of(config: ModelConfig) -> ModelSpec:
+    return ModelSpec(name=config.name, version=config.version, url=config.url)
+
+
+class Files:
+    """What reading a model's configuration gives."""
+
+    def __init__(self, *configs: ModelConfig) -> None:
+        self.configs: dict[ModelSpec, ModelConfig | str] = {spec_of(config): config for config in configs}
+        self.may_be_read = threading.Event()
+        self.may_be_read.set()
+
+    def read(self, spec: ModelSpec) -> ModelConfig:
+        """Runs in a thread."""
+        self.may_be_read.wait(10)
+        config = self.configs[spec]
+        if isinstance(config, str):
+            raise ConfigError(config)
+        return config
+
+
+def served(config: ModelConfig, **options: Any) -> ServedModel:
+    """A model, not started yet, with fake workers."""
+    metrics = Metrics().model(config.name, config.version)
+    return ServedModel(config, metrics, LocalProcesses(FAKE_MODULE), **options)
+
+
+def fake_registry(
+    *configs: ModelConfig, metrics: Metrics | None = None, placement: Placement | None = None, **options: Any
+) -> tuple[ModelRegistry, Files]:
+    """A registry, with no model yet, whose workers are fake ones, and what it can read."""
+    files = Files(*configs)
+    return ModelRegistry(metrics or Metrics(), placement or LocalProcesses(FAKE_MODULE), files.read, **options), files
+
+
 @dataclass
 class Site:
     port: int
     client: httpx.AsyncClient
     front_end: FrontEnd
-    models: dict[str, ServedModel]
+    registry: ModelRegistry
+    files: Files
+
+    @property
+    def models(self) -> dict[str, ServedModel]:
+        """The registered models by name:version."""
+        return {f"{model.config.name}:{model.config.version}": model for model in self.registry.models}
 
     @property
     def model(self) -> ServedModel:
-        return next(iter(self.models.values()))
+        return next(iter(self.registry.models))
 
     @property
     def pid(self) -> int:
@@ -94,20 +139,27 @@ async def wait_ready(model: ServedModel) -> None:
 
 @contextlib.asynccontextmanager
 async def running(
-    *configs: ModelConfig, wait: bool = True, dialects: dict[str, Dialect] | None = None, **server: Any
+    *configs: ModelConfig,
+    wait: bool = True,
+    dialects: dict[str, Dialect] | None = None,
+    placement: Placement | None = None,
+    **server: Any,
 ) -> AsyncIterator[Site]:
     config = ServerConfig(**server)
     config = msgspec.structs.replace(
         config, inference_address=msgspec.structs.replace(config.inference_address, port=0)
     )
-    metrics, models = Metrics(), Models(config.default_model)
-    front_end = FrontEnd(config, models, metrics, dialects or all_dialects())
-    served: dict[str, ServedModel] = {}
-    for one in configs or (model_config(),):
-        model = ServedModel(one, metrics.model(one.name, one.version), worker_module=FAKE_MODULE)
-        models.add(model)
-        served[f"{one.name}:{one.version}"] = model
-        model.start()
+    metrics = Metrics()
+    configs = configs or (model_config(),)
+    registry, files = fake_registry(
+        *configs,
+        metrics=metrics,
+        placement=placement,
+        default_model=config.default_model,
+        drain_timeout_s=config.drain_timeout_s,
+    )
+    front_end = FrontEnd(config, registry, metrics, dialects or all_dialects())
+    loading = [registry.register(spec_of(one), one) for one in configs]
     listener = Listener(config.inference_address)
     listener.listen()
     http = front_end.http_server()
@@ -115,10 +167,11 @@ async def running(
     port = listener.address.port
     try:
         if wait:
-            await asyncio.gather(*(wait_ready(model) for model in served.values()))
+            await asyncio.gather(*loading, return_exceptions=True)
+            await asyncio.gather(*(wait_ready(model) for model in registry.models))
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
-            yield Site(port, client, front_end, served)
+            yield Site(port, client, front_end, registry, files)
     finally:
         http.stop()
-        await asyncio.gather(*(model.stop() for model in models.with_workers))
+        await registry.close()
         await http.close_all_connections()

@@ -27,7 +27,7 @@ ModelDir = Callable[..., Path]
 def model_dir(tmp_path: Path) -> ModelDir:
     """Makes model directories whose worker is the fake one."""
     python = tmp_path / "fake-python"
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} {FAKE_WORKER} "$@"\n')
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -P {FAKE_WORKER} "$@"\n')
     python.chmod(python.stat().st_mode | stat.S_IXUSR)
 
     def make(name: str = "fake", **properties: object) -> Path:
@@ -297,10 +297,10 @@ async def test_a_port_that_is_taken_is_told_before_models_load(model_dir: ModelD
 
 
 async def test_a_default_model_must_exist() -> None:
-    from djl_python.config import ServerConfig
+    from djl_python.config import ModelSpec, ServerConfig
 
     with pytest.raises(ConfigError, match="default_model=x: no such model; there is m"):
-        Server(ServerConfig(default_model="x"), [model_config()])
+        Server(ServerConfig(default_model="x"), {ModelSpec(name="m", url="/m"): model_config()})
 
 
 async def test_the_real_worker_serves_a_model_py(tmp_path: Path) -> None:

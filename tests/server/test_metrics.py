@@ -68,11 +68,9 @@ def test_what_runs_a_model_is_told_while_its_worker_lives() -> None:
         ("djl_engine_info", "cpu", "bfloat16", "m", "none", "no", "native", "", "0"): 1,
         ("djl_engine_info", "cpu", "float32", "m", "int8", "yes", "torch-paged", "", "1"): 1,
     }
-    model.worker_came("1", native)  # while the last requests of the one before finish
-    model.worker_went("1")
     model.worker_went("0")
     (left,) = (key for key in samples(metrics) if key[0] == "djl_engine_info")
-    assert (left[6], left[8]) == ("native", "1")
+    assert (left[6], left[8]) == ("torch-paged", "1")
     model.worker_went("1")
     assert not any(key[0] == "djl_engine_info" for key in samples(metrics))
 
@@ -132,3 +130,11 @@ def test_the_two_kinds_of_waiting_are_told_apart() -> None:
     found = samples(metrics)
     assert found["djl_queue_seconds_sum", "m", "server", ""] == 0.5
     assert found["djl_queue_seconds_sum", "m", "worker", ""] == 1.0
+
+
+def test_workers_of_several_instances_of_a_model_are_counted_together() -> None:
+    metrics = Metrics()
+    model = metrics.model("m", "")
+    for more in (2, 1, -2):
+        model.workers("ready", more)
+    assert samples(metrics)["djl_workers", "m", "ready", ""] == 1

@@ -21,7 +21,7 @@ async def test_what_a_page_sees_of_the_models() -> None:
 async def test_a_server_that_drains_is_not_ready() -> None:
     async with running() as site:
         assert site.front_end.view.ready
-        site.front_end.draining = True
+        site.front_end.draining.begun = True
         assert not site.front_end.view.ready
 
 

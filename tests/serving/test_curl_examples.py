@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from djl_python.testing import RunningServer, running_server
-from tests.serving.conftest import DEMO
+from tests.conftest import DEMO
 
 #: LMI's inference schema. Its examples have a comma too many.
 LMI_ROLLING = """

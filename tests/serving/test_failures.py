@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from djl_python.testing import FAKE_ENGINE, RunningServer, running_server, write_byte_tokenizer
+from tests.conftest import DEMO
 from tests.serving.client import ask, metrics, until_quiet
 
 LONG = {"inputs": "Count to twenty.", "parameters": {"max_new_tokens": 1900, "ignore_eos_token": True}}
@@ -44,16 +45,23 @@ async def until_answered(session: aiohttp.ClientSession, url: str) -> None:
             await asyncio.sleep(0.1)
 
 
+@pytest.fixture(scope="module")
+def mortal() -> Iterator[RunningServer]:
+    """The demo model, in processes of its own."""
+    with running_server("-m", f"demo={DEMO}", environment={"OPTION_THREADS": "1"}) as server:
+        yield server
+
+
 @pytest.mark.asyncio
 @pytest.mark.parametrize("module", ["djl_python.engine", "djl_python.worker"])
-async def test_sigkill_in_mid_generation(demo: RunningServer, module: str) -> None:
+async def test_sigkill_in_mid_generation(mortal: RunningServer, module: str) -> None:
     async with aiohttp.ClientSession() as session:
-        url = f"{demo.url}/invocations"
-        before = await metrics(session, demo.url)
+        url = f"{mortal.url}/invocations"
+        before = await metrics(session, mortal.url)
         streams = [asyncio.create_task(ask(session, url, LONG | {"stream": True})) for _ in range(2)]
         wholes = [asyncio.create_task(ask(session, url, LONG)) for _ in range(2)]
-        await until_running(session, demo.url, 4)
-        process(demo, module).kill()
+        await until_running(session, mortal.url, 4)
+        process(mortal, module).kill()
         async with asyncio.timeout(15):
             for answer in await asyncio.gather(*wholes):
                 assert answer.status == 424
@@ -62,11 +70,11 @@ async def test_sigkill_in_mid_generation(demo: RunningServer, module: str) -> No
                 assert answer.status == 200
                 assert answer.lines[-1]["details"]["finish_reason"] == "error"
                 assert answer.lines[-1]["token"]["id"] == -1
-        await until_answered(session, demo.url)
-        await until_quiet(session, demo.url)
-        after = await metrics(session, demo.url)
+        await until_answered(session, mortal.url)
+        await until_quiet(session, mortal.url)
+        after = await metrics(session, mortal.url)
         assert after["djl_aborted_requests_total"] == before["djl_aborted_requests_total"] + 4
-        assert len(psutil.Process(demo.process.pid).children(recursive=True)) == 2
+        assert len(psutil.Process(mortal.process.pid).children(recursive=True)) == 2
 
 
 def fake_model(path: Path, **properties: Any) -> Path:

@@ -12,8 +12,8 @@ from huggingface_hub import InferenceClient
 from huggingface_hub.errors import ValidationError
 
 from djl_python.testing import RunningServer, running_server
+from tests.conftest import DEMO
 from tests.dialects.tgi.tgi_schema import DOCUMENT, check
-from tests.serving.conftest import DEMO
 
 PROMPT = "What is deep learning?"
 

@@ -11,8 +11,8 @@ import pytest
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from djl_python.text.pipelines import QWEN2_PATTERN
-from djl_python.text.tokenizer import Tokenizer
+from djl_python.text.tokens.pipelines import QWEN2_PATTERN
+from djl_python.text.tokens.tokenizer import Tokenizer
 
 CORPUS = [
     "Deep learning is a kind of machine learning, isn't it? It's 2024 and we've 12345 ideas.",

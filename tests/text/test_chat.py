@@ -121,7 +121,7 @@ def reference() -> Render:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_equals_transformers(case: str, reference: Render) -> None:
+def test_prompts_equal_transformers(case: str, reference: Render) -> None:
     source, messages, options = CASES[case]
     text = ChatTemplate(source, SPECIAL).render(messages, **options)
     assert text
@@ -139,7 +139,7 @@ def test_the_last_message_can_be_continued(source: str, reference: Render) -> No
         assert messages[1]["content"] == content
 
 
-def test_messages_that_can_not_be_continued() -> None:
+def test_messages_that_can_not_be_continued_are_refused() -> None:
     template = ChatTemplate(CHATML)
     for messages in ([], [{"role": "user", "content": None}]):
         with pytest.raises(PayloadError, match="no text to continue"):
@@ -189,7 +189,7 @@ def test_a_broken_template_is_named_at_load() -> None:
         ChatTemplate("fine\n{% for %}")
 
 
-def test_today() -> None:
+def test_templates_know_todays_date() -> None:
     assert len(ChatTemplate("{{ strftime_now('%Y-%m-%d') }}").render(TALK)) == len("2024-01-01")
 
 
@@ -213,7 +213,7 @@ def test_a_template_is_the_default_one_or_the_one_for_tools() -> None:
         ChatTemplates({"tool_use": names, "rag": names}).render(Chat(messages=USER))
 
 
-def test_variables_and_an_open_end() -> None:
+def test_templates_get_variables_and_the_open_end() -> None:
     templates = ChatTemplates({"default": "{{ mood }}:{{ messages[-1].content }}{{ '>' if add_generation_prompt }}"})
     assert templates.render(Chat(messages=USER, variables={"mood": "good"})) == "good:hi>"
     assert templates.render(Chat(messages=USER, continue_final=True)) == ":hi"
@@ -272,7 +272,7 @@ def test_arguments_are_never_written_as_python_writes_them() -> None:
     assert template.render([*USER, {"role": "assistant", "content": "", "tool_calls": [call]}]) == '{"a": null}'
 
 
-def test_arguments_that_are_nested_too_deeply() -> None:
+def test_arguments_that_are_nested_too_deeply_are_refused() -> None:
     call = {"function": {"name": "f", "arguments": "[" * 100_000 + "]" * 100_000}}
     message = {"role": "assistant", "content": "", "tool_calls": [call]}
     field = "messages[1].tool_calls[0].function.arguments"

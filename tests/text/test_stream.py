@@ -10,7 +10,7 @@ import pytest
 from djl_python.core.types import Finish, FinishReason, GenerateRequest, SamplingParams, TextOptions, Token, TokenEvent
 from djl_python.text.stop import StopSequences
 from djl_python.text.stream import TextStream
-from djl_python.text.tokenizer import Tokenizer
+from djl_python.text.tokens.tokenizer import Tokenizer
 
 
 def run(
@@ -82,7 +82,9 @@ def test_seed_is_told_where_it_had_an_effect(plain: Tokenizer) -> None:
         ("hello", ["hello"], "", "hello"),
     ],
 )
-def test_stop_sequences(plain: Tokenizer, text: str, stops: list[str], expected: str | None, with_stop: str) -> None:
+def test_a_text_ends_at_its_stop_sequence(
+    plain: Tokenizer, text: str, stops: list[str], expected: str | None, with_stop: str
+) -> None:
     for kept in (False, True):
         tokens, finish, seen = run(
             plain, encode(plain, text), stop_sequences=tuple(stops), include_stop_str_in_output=kept
@@ -97,7 +99,7 @@ def test_stop_sequences(plain: Tokenizer, text: str, stops: list[str], expected:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_random_stop_sequences_in_every_tokenizer(kind: str, tokenizer: Tokenizer, seed: int) -> None:
+def test_random_stop_sequences_end_texts_of_every_tokenizer(kind: str, tokenizer: Tokenizer, seed: int) -> None:
     draw = random.Random(seed)
     words = ["hello", "world", "größe", "👍🏽", "日本", "and", "more", ",", "\n", "  "]
     text = " ".join(draw.choices(words, k=12))
@@ -211,7 +213,7 @@ def test_a_character_that_is_cut_off_at_the_end_is_left_out(plain: Tokenizer) ->
     assert run(plain, [*ids, eos], end=FinishReason.EOS)[1].text == "a"
 
 
-def test_alternatives_and_prompt_tokens(loaded: dict[str, Tokenizer]) -> None:
+def test_alternatives_and_prompt_tokens_have_their_texts(loaded: dict[str, Tokenizer]) -> None:
     tokenizer = loaded["llama3"]
     prompt = "hello wörld"
     ids = tokenizer.encode(prompt)
@@ -243,7 +245,7 @@ def test_logprobs_add_up_with_those_of_held_tokens(plain: Tokenizer) -> None:
     assert finish.cumulative_logprob == pytest.approx(-0.5 * finish.generated_tokens)
 
 
-def test_prompt_tokens_that_a_sibling_has(plain: Tokenizer) -> None:
+def test_prompt_tokens_of_a_sibling_are_used_again(plain: Tokenizer) -> None:
     known = (Token(1, "x", None),)
     request = GenerateRequest(prompt="x", sampling=SamplingParams(max_new_tokens=1))
     stream = TextStream(plain, request, None, plain.encode("x"), "x", known)

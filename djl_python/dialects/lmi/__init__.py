@@ -1,5 +1,7 @@
-"""LMI's API, with DJL's routes: /invocations, /predictions/{model}. Front end and worker.
+"""LMI's API, with DJL's routes: /invocations, /predictions/{model}.
 
-`dialect` reads requests, `parameters` their generation parameters, `chat` bodies with messages, `batch` the
-dynamic-batch schema; `format` writes answers; `schema` is what /openapi.json shows.
+Runs in the worker; routes and errors, in the front end.
+
+- `dialect`: routes, parsing and errors; `schema`: bodies as /openapi.json shows them; `parameters`: their fields.
+- `format`: the answer in JSON, jsonlines or events; `chat`: chats on the same routes; `batch`: lists of prompts.
 """

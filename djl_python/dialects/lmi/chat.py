@@ -16,8 +16,8 @@ from ...config import ModelConfig
 from ...core.errors import ServingError
 from ...core.types import FinishReason
 from ..shared.base import Parsed
-from ..shared.chat_answer import AnswerDelta, ChatChunk, ChatFormatter, ChatStyle, ChunkChoice
-from ..shared.chat_request import read_chat
+from ..shared.chat.answer import AnswerDelta, ChatChunk, ChatFormatter, ChatStyle, ChunkChoice
+from ..shared.chat.request import read_chat
 from ..shared.request_body import ignored_header
 from .format import error_fields
 

@@ -4,8 +4,8 @@ Routes and errors run in the front end, parsing in the worker. Source: LMI's inf
 
 How an answer is framed: `parameters.output_formatter`, else an explicit `stream`, else `option.output_formatter`, else
 JSON. `stream: true` turns json into jsonlines (into sse under option.tgi_compat); jsonlines and sse stream by
-themselves. With option.rolling_batch=disable the shapes are those of `lmi_batch.py`. A body with `messages` is a chat
-(`lmi_chat.py`), whose framing follows `stream` and the option in the same way.
+themselves. With option.rolling_batch=disable the shapes are those of `batch`. A body with `messages` is a chat
+(`chat`), whose framing follows `stream` and the option in the same way.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ...formats.json_framing import FORMATTERS, JSON, SSE, encode_json, encode_j
 from ...inputs import Input
 from ..shared.base import Answer, Dialect, Parsed, Route, retry_header
 from ..shared.djl_errors import djl_error
+from ..shared.fields.sequence_limits import excess_sequences
 from ..shared.framing import SSE_DONE
 from ..shared.request_body import ignored_header
-from ..shared.sequence_limits import excess_sequences
 from ..shared.typed_errors import typed_error
 from .batch import BatchFormatter, batches_dynamically, failure, read_prompts, without_details
 from .chat import COMPLETION_ID, error_chunk, parse_chat

@@ -152,7 +152,7 @@ class LmiFormatter(FramedFormatter):
 
 
 class TgiCompatFormatter(LmiFormatter):
-    """The same answer with every field that TGI's clients require, beside LMI's own."""
+    """LMI's answer with every field that TGI's clients require, beside LMI's own."""
 
     _token = staticmethod(tgi_token)
 

@@ -15,11 +15,11 @@ from msgspec import Meta
 from ...config import ModelConfig
 from ...core.errors import ParameterError
 from ...core.types import Branching, SamplingParams, TextOptions
+from ..shared.fields.sampling import DrawFields
+from ..shared.fields.seeds import engine_seed, is_seed
+from ..shared.fields.sequence_limits import MAX_CHOICES
+from ..shared.fields.word_lists import excess, excess_ids
 from ..shared.request_body import shown
-from ..shared.sampling_fields import DrawFields
-from ..shared.seeds import engine_seed, is_seed
-from ..shared.sequence_limits import MAX_CHOICES
-from ..shared.word_lists import excess, excess_ids
 
 DEFAULT_MAX_NEW_TOKENS: Final = 30
 MAX_ALTERNATIVES: Final = 20

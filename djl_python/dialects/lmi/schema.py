@@ -1,4 +1,4 @@
-"""LMI's bodies as /openapi.json shows them: what `lmi.py` reads and `lmi_format.py` writes.
+"""LMI's bodies as /openapi.json shows them: what `dialect` reads and `format` writes.
 
 Runs in the front end. A model.py with a handler of its own may read and answer anything; this is what the built-in
 handler does. Under option.tgi_compat objects have TGI's names for some fields, and all of its fields.
@@ -13,8 +13,8 @@ from msgspec import UNSET, Meta, UnsetType
 
 from ...formats.json_framing import JSON, JSONLINES, SSE
 from ..shared.base import Bodies
-from ..shared.chat_answer import ChatChunk, ChatCompletion
-from ..shared.chat_request import ChatRequest
+from ..shared.chat.answer import ChatChunk, ChatCompletion
+from ..shared.chat.request import ChatRequest
 from ..shared.djl_errors import DjlError
 from .parameters import LmiParameters
 

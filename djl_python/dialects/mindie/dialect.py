@@ -31,13 +31,13 @@ from ...core.types import (
 from ...formats.json_framing import JSON, SSE
 from ...inputs import Input
 from ..shared.base import Answer, Dialect, Parsed, Route
+from ..shared.fields.sampling import DrawFields
+from ..shared.fields.seeds import drawn_seed
+from ..shared.fields.word_lists import MAX_WORDS, excess
 from ..shared.request_body import ignored_header, json_object
-from ..shared.sampling_fields import DrawFields
-from ..shared.seeds import drawn_seed
 from ..shared.typed_body import read_body, unknown_fields
 from ..shared.typed_errors import ErrorResponse, documented_errors, typed_answer, typed_stream_error
 from ..shared.typed_stream import TypedStreamFormatter
-from ..shared.word_lists import MAX_WORDS, excess
 
 DEFAULT_MAX_NEW_TOKENS: Final = 20
 MAX_INPUT_CHARS: Final = 4 * 1024 * 1024

@@ -1,5 +1,7 @@
-"""OpenAI's API: /v1/chat/completions, /v1/completions, /v1/models. Front end and worker.
+"""OpenAI's API: /v1/chat/completions, /v1/completions, /v1/models.
 
-`dialect` has routes and chats, `completions` the older endpoint, `errors` the shape from which OpenAI's clients make
-their exceptions. What LMI's chats have too is in `dialects/shared`.
+Runs in the worker; the list of models and errors, in the front end.
+
+- `dialect`: routes, chats and the list of models; chats themselves are `shared.chat`'s.
+- `completions`: completions, request and answer; `errors`: errors in OpenAI's shape.
 """

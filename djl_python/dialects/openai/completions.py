@@ -19,9 +19,8 @@ from msgspec import UNSET, Meta, UnsetType
 from ...config import ModelConfig
 from ...core.errors import ParameterError, PayloadError, ServingError
 from ...core.types import Branching, Delta, Finish, FinishReason, GenerateRequest, Token
-from ..shared.chat_answer import Usage, UsageCount
-from ..shared.framing import DoneFormatter, around
-from ..shared.generation_fields import (
+from ..shared.chat.answer import Usage, UsageCount
+from ..shared.fields.generation import (
     Alternatives,
     Flag,
     GenerationFields,
@@ -32,8 +31,9 @@ from ..shared.generation_fields import (
     text_options,
     without_effect,
 )
+from ..shared.fields.sequence_limits import MAX_CHOICES, excess_sequences
+from ..shared.framing import DoneFormatter, around
 from ..shared.request_body import shown
-from ..shared.sequence_limits import MAX_CHOICES, excess_sequences
 from ..shared.typed_body import read_body, unknown_fields
 from .errors import stream_failure
 

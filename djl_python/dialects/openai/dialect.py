@@ -20,10 +20,10 @@ from ...core.types import EngineInfo, FinishReason
 from ...formats.json_framing import JSON, JSONLINES, SSE, encode_json, encode_jsonlines, encode_sse
 from ...inputs import Input
 from ..shared.base import Answer, Bodies, Dialect, Kind, ModelStatus, Parsed, Route, ServerView
-from ..shared.chat_answer import ChatChunk, ChatCompletion, ChatFormatter, ChatStyle
-from ..shared.chat_request import ChatRequest, read_chat
+from ..shared.chat.answer import ChatChunk, ChatCompletion, ChatFormatter, ChatStyle
+from ..shared.chat.request import ChatRequest, read_chat
+from ..shared.fields.generation import GenerationFields
 from ..shared.framing import SSE_DONE
-from ..shared.generation_fields import GenerationFields
 from ..shared.request_body import ignored_header, json_object, object_of
 from ..shared.typed_body import read_body
 from ..shared.typed_errors import ErrorResponse, documented_errors, typed_answer

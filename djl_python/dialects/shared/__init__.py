@@ -1,7 +1,10 @@
-"""What dialects share: requests, answers, errors, and how bodies are read. Front end and worker.
+"""What several dialects need: the interface of a dialect, answers, errors, and how bodies are read.
 
-`base` is the interface: `Dialect`, `Route`, `Formatter`. Reading: `request_body`, `typed_body` (a body as a type, or
-the path of what is wrong), `generation_fields`, `sampling_fields`, `seeds`, `word_lists`, `sequence_limits`; chats:
-`chat_messages`, `chat_request`. Writing: `framing`, `typed_stream`, `chat_answer`, `custom` (the user's formatter).
-Errors: `djl_errors`, `typed_errors` (TGI's shape). `openapi` makes /openapi.json of a route table.
+Runs in the worker; routes, pages and errors also in the front end.
+
+- `base`: `Dialect`, `Route`, `Formatter`, and what pages and queries may ask. `openapi`: the document of all routes.
+- `request_body`: a JSON body as an object; `typed_body`: as nested types, refused with the path of what is wrong.
+- `fields`: fields that requests of several APIs have; `chat`: OpenAI's chats, which several APIs take.
+- `framing`, `typed_stream`: bases of formatters; `custom`: answers made by the user's `@output_formatter`.
+- `djl_errors`, `typed_errors`: errors in the shapes of DJL's front end and of TGI.
 """

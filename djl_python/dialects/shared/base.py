@@ -78,8 +78,8 @@ class TokenSpan:
     stop: int
 
 
-class LoadedModel(Protocol):
-    """What a query can ask the worker's model."""
+class QueriedModel(Protocol):
+    """A worker's model, as far as queries ask about it."""
 
     config: ModelConfig
     model_id: str
@@ -306,14 +306,15 @@ class Dialect(abc.ABC):
         return decode(inputs, inputs.get_property("content-type"))
 
     def with_payload(self, inputs: Input, payload: Any) -> Input:
-        """The same call with another payload, encoded as JSON."""
+        """A copy of the call whose body is this payload, encoded as JSON."""
         return with_json(inputs, encode_json(payload))
 
-    def query(self, inputs: Input, model: LoadedModel) -> Answer:
+    def query(self, inputs: Input, model: QueriedModel) -> Answer:
         """Answer a QUERY route in the worker.
 
         Raises:
-            PayloadError, ParameterError: as in `parse`.
+            PayloadError: the body is not what the operation takes.
+            ParameterError: a field of it has a value that is not allowed.
         """
         raise NotImplementedError(f"{self.name} has no queries")
 
@@ -340,7 +341,7 @@ class Dialect(abc.ABC):
         models are loaded.
 
         Raises:
-            PayloadError, ParameterError: the body can't be read, as in `parse`.
+            PayloadError, ParameterError: the body can't be read.
         """
         return None
 

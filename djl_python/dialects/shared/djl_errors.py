@@ -12,6 +12,7 @@ import msgspec
 from ...core.errors import (
     HeadTooLongError,
     MethodError,
+    ModelConflictError,
     ModelNotFoundError,
     ModelNotNamedError,
     OverloadedError,
@@ -26,6 +27,7 @@ from ...core.errors import (
 _TYPES: Final[dict[type[ServingError], str]] = {
     RouteError: "ResourceNotFoundException",
     ModelNotFoundError: "ModelNotFoundException",
+    ModelConflictError: "BadRequestException",
     ModelNotNamedError: "BadRequestException",
     MethodError: "MethodNotAllowedException",
     TooLargeError: "RequestEntityTooLargeException",

@@ -48,7 +48,7 @@ def object_of(body: bytes) -> dict[str, Any]:
 
 
 def with_json(inputs: Input, data: bytes, behind: bytes = b"") -> Input:
-    """The same call with another body: JSON, followed by the bytes `behind`."""
+    """A copy of the call with another body: JSON, followed by the bytes `behind`."""
     made = copy.copy(inputs)
     made.body = data + behind
     made.content = PairList()

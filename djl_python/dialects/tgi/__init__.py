@@ -1,5 +1,7 @@
-"""TGI's API: /generate, /generate_stream, /, /tokenize, /chat_tokenize, /info, /health. Front end and worker.
+"""TGI's API: /generate, /generate_stream, /, /tokenize, /info.
 
-`dialect` has routes, queries and parsing, `parameters` the router's rules and messages, `types` the bodies, `format`
-the answers.
+Runs in the worker; health and errors, in the front end.
+
+- `dialect`: routes, parsing and queries; `types`: bodies and answers as /openapi.json shows them.
+- `parameters`: what generation parameters ask of the engine; `format`: the answer, whole or as events.
 """

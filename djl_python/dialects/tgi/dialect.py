@@ -19,8 +19,8 @@ from ...core.errors import ParameterError, ServingError, UnavailableError
 from ...core.types import Chat, GenerateRequest, TextOptions
 from ...formats.json_framing import JSON, SSE, encode_json
 from ...inputs import Input
-from ..shared.base import Answer, Bodies, Dialect, Formatter, Kind, LoadedModel, Parsed, Route, ServerView, TokenSpan
-from ..shared.chat_request import ChatRequest, read_chat
+from ..shared.base import Answer, Bodies, Dialect, Formatter, Kind, Parsed, QueriedModel, Route, ServerView, TokenSpan
+from ..shared.chat.request import ChatRequest, read_chat
 from ..shared.request_body import ignored_header, json_object
 from ..shared.typed_body import read_body, unknown_fields
 from ..shared.typed_errors import ErrorResponse, documented_errors, typed_answer, typed_stream_error
@@ -137,7 +137,7 @@ class TgiDialect(Dialect):
         )
         return Parsed((wanted,), formatter)
 
-    def query(self, inputs: Input, model: LoadedModel) -> Answer:
+    def query(self, inputs: Input, model: QueriedModel) -> Answer:
         """/info, and the tokens of a text or a chat."""
         if inputs.operation == INFO:
             return Answer(200, encode_json(_info(model)))
@@ -206,7 +206,7 @@ def _simple_tokens(spans: list[TokenSpan]) -> list[SimpleToken]:
     return [SimpleToken(span.id, span.text, span.start, span.stop) for span in spans]
 
 
-def _info(model: LoadedModel) -> Info:
+def _info(model: QueriedModel) -> Info:
     config, option = model.config, model.config.option
     longest = rules.longest_prompt(option, model.max_model_len)
     assert longest is not None  # the context is known

@@ -14,10 +14,10 @@ import msgspec
 from ...config import Options
 from ...core.errors import ParameterError
 from ...core.types import MAX_SEED, Branching, Grammar, SamplingParams
-from ..shared.generation_fields import GenerationFields, grammar_of
-from ..shared.sampling_fields import DrawFields
-from ..shared.seeds import engine_seed
-from ..shared.word_lists import excess
+from ..shared.fields.generation import GenerationFields, grammar_of
+from ..shared.fields.sampling import DrawFields
+from ..shared.fields.seeds import engine_seed
+from ..shared.fields.word_lists import excess
 from .types import GenerateParameters
 
 DEFAULT_MAX_NEW_TOKENS: Final = 100

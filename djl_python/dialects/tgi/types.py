@@ -1,7 +1,7 @@
 """The types of TGI's requests and answers, as they are read, written, and shown in /openapi.json.
 
 Source: TGI 2.3.2's OpenAPI document; `json_object` and `json_schema` grammars as its later clients send them. Ranges
-that are the same for every model are in the types; those that depend on its options are in `tgi_parameters`.
+that are the same for every model are in the types; those that depend on its options are in `parameters`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from ...core.types import EngineInfo, FinishReason
-from ..shared.generation_fields import JsonFormat, JsonObjectFormat, JsonSchemaFormat, RegexFormat
+from ..shared.fields.generation import JsonFormat, JsonObjectFormat, JsonSchemaFormat, RegexFormat
 
 AboveZero = Annotated[float, Meta(gt=0)]
 Share = Annotated[float, Meta(gt=0, le=1)]
@@ -68,7 +68,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompatGenerateRequest(GenerateRequest, frozen=True, kw_only=True):
-    """The same, with a flag for streaming."""
+    """A prompt, its generation parameters, and a flag for streaming."""
 
     stream: Annotated[bool | None, Meta(description="Answer with server-sent events.")] = None
 

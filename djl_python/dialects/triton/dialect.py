@@ -133,7 +133,7 @@ class TritonDialect(Dialect):
         return json_object(split_body(inputs.body, inputs.get_property(JSON_LENGTH))[0])
 
     def with_payload(self, inputs: Input, payload: Any) -> Input:
-        """The same call with other JSON; the binary data after the JSON, if any, is kept."""
+        """A copy of the call with other JSON; the binary data after the JSON, if any, is kept."""
         _, binary = split_body(inputs.body, inputs.get_property(JSON_LENGTH))
         data = encode_json(payload)
         made = with_json(inputs, data, binary)

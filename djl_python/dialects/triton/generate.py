@@ -17,12 +17,12 @@ from ...core.types import Delta, GenerateRequest, SamplingParams, TextOptions
 from ...formats.json_framing import JSON
 from ...inputs import Input
 from ..shared.base import Parsed
+from ..shared.fields.sampling import DrawFields
+from ..shared.fields.seeds import engine_seed, is_seed
+from ..shared.fields.word_lists import excess
 from ..shared.framing import FramedFormatter
 from ..shared.request_body import ignored_header, shown
-from ..shared.sampling_fields import DrawFields
-from ..shared.seeds import engine_seed, is_seed
 from ..shared.typed_body import read_body
-from ..shared.word_lists import excess
 from .types import DEFAULT_MAX_TOKENS, DEFAULT_VERSION, TritonError, TritonParameters, TritonRequest, TritonResponse
 
 EVENTS: Final = "text/event-stream; charset=utf-8"

@@ -19,10 +19,10 @@ from ...core.types import Delta
 from ...formats.json_framing import JSON, encode_json
 from ...inputs import Input
 from ..shared.base import Formatter, Parsed
+from ..shared.fields.sequence_limits import excess_sequences
+from ..shared.fields.word_lists import excess
 from ..shared.request_body import ignored_header, shown
-from ..shared.sequence_limits import excess_sequences
 from ..shared.typed_body import read_body, unknown_fields
-from ..shared.word_lists import excess
 from .generate import generation_of, is_parameter, json_object, read_parameters, scalars, takes_no_text, version_of
 from .tensors import BINARY_SIZE, JSON_LENGTH, Tensor, encode_texts, read_tensors, split_body
 from .types import TEXT_INPUT, TEXT_OUTPUT, InferRequest, InferResponse, OutputTensor, TritonError

@@ -1,6 +1,9 @@
 """The batch: its sequences, which of them compute what in a step, and where their keys and values lie.
 
-Runs in the engine process; no tensors. `sequence` is one of them; `scheduler` chooses the chunks of prefill and the
-decoding sequences of a step, preempts where the cache is full, and has `pacing` bound the prefill; `kv_cache` gives out
-blocks, shares them by content and evicts them; `state_slots` does so for the states of recurrent layers.
+Runs in the engine process; no tensors, no model.
+
+- `sequence`: a request's tokens and its cache blocks; `chunk`: a sequence's part in a step.
+- `scheduler`: the chunks of the next step; `pacing`: how many prefill tokens one may have.
+- `kv_cache`: which block holds what: allocation, sharing by content, eviction.
+- `state_slots`: the memory of recurrent states, of sequences and saved ones.
 """

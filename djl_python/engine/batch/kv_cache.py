@@ -19,9 +19,9 @@ from typing import Final
 from .sequence import Content, Sequence
 from .state_slots import StateSlots
 
-# The names of what precedes a sequence: a far one's keys differ from a near one's, token by token.
+# The names of what precedes a sequence: with long-context RoPE, keys differ from the first token on.
 _ROOT: Final = 0
-_FAR_ROOT: Final = 1
+_LONG_ROPE_ROOT: Final = 1
 # New memory is taken until this many blocks have come to rest, even if none of them was asked for again, ...
 _FREE_GROWTH: Final = 448
 # ... and this many more for each one that was.
@@ -67,7 +67,7 @@ class BlockManager:
         self._known: dict[tuple[int, Content], tuple[int, int]] = {}
         self._key_of: dict[int, tuple[int, Content]] = {}
         self._serial_of: dict[int, int] = {}
-        self._next_serial = _FAR_ROOT + 1
+        self._next_serial = _LONG_ROPE_ROOT + 1
         self._evicted: OrderedDict[tuple[int, Content], tuple[int, int]] = OrderedDict()  # evicted from `_known`
         self._resident_blocks = resident_blocks or (lambda: total)
         self._rested = 0  # blocks that came to rest
@@ -274,4 +274,4 @@ class BlockManager:
 
 
 def _root(sequence: Sequence) -> int:
-    return _FAR_ROOT if sequence.far else _ROOT
+    return _LONG_ROPE_ROOT if sequence.long_rope else _ROOT

@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
+from .chunk import Chunk
 from .kv_cache import BlockManager, OutOfBlocksError
 from .pacing import PrefillPacer
 from .sequence import Sequence
@@ -22,31 +22,12 @@ STEPS_TO_TRUST: Final = 1000
 MAX_DRAFT_ROWS: Final = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """The next `length` tokens of `sequence`: uncomputed ones, then `drafts`, guesses of what follows them."""
-
-    sequence: Sequence
-    length: int
-    drafts: tuple[int, ...] = ()
-
-    @property
-    def completes(self) -> bool:
-        """Whether the last position's logits will give a new token."""
-        return self.length - len(self.drafts) == self.sequence.remaining
-
-    @property
-    def tokens(self) -> list[int]:
-        """Ids (length,)."""
-        first = self.sequence.computed
-        return [*self.sequence.tokens[first : first + self.length - len(self.drafts)], *self.drafts]
-
-
 class Scheduler:
     """First come, first served. When blocks run out, the youngest sequence is preempted and recomputed later.
 
     Args:
-        near: a sequence with more tokens than this is far; when it becomes far, it is recomputed. 0: none is.
+        short_context: a sequence with more tokens than this uses long-context RoPE; when it becomes so long, it is
+            recomputed. 0: no sequence does.
         whole_prompts: never split a prompt over steps, for a model that would begin again with each piece.
         on_preempt: called with each preempted sequence: none of what was computed of it is needed any more.
     """
@@ -57,12 +38,12 @@ class Scheduler:
         *,
         max_sequences: int,
         max_prefill_tokens: int,
-        near: int = 0,
+        short_context: int = 0,
         whole_prompts: bool = False,
         on_preempt: Callable[[Sequence], None] = lambda sequence: None,
     ) -> None:
         self.blocks = blocks
-        self._near = near
+        self._short_context = short_context
         self._whole_prompts = whole_prompts
         self._on_preempt = on_preempt
         self.max_sequences = max_sequences
@@ -95,8 +76,8 @@ class Scheduler:
 
     def schedule(self) -> list[Chunk]:
         """The chunks of the next step: generating sequences and started prompts first, then new ones."""
-        if self._near:
-            self._go_far()
+        if self._short_context:
+            self._change_rope()
         if self._suspects:
             return self._schedule_suspect()
         decoding = sum(sequence.remaining == 1 for sequence in self.running)
@@ -105,10 +86,11 @@ class Scheduler:
         # Empty if all decoding sequences were preempted, in a step that was to time decode alone.
         return chunks or self._fill(self.pacer.budget(0))
 
-    def _go_far(self) -> None:
+    def _change_rope(self) -> None:
+        """Have sequences that have outgrown the short context recomputed with long-context RoPE."""
         for sequence in [*self.waiting, *reversed(self.running)]:
-            if not sequence.far and len(sequence.tokens) > self._near:
-                sequence.far = True
+            if not sequence.long_rope and len(sequence.tokens) > self._short_context:
+                sequence.long_rope = True
                 if sequence in self.running:
                     self._preempt(sequence)
 
@@ -141,12 +123,12 @@ class Scheduler:
     def reserve(self, chunk: Chunk, drafts: int) -> int:
         """Make room for drafts after the chunk, as far as there are blocks to spare; returns for how many there is.
 
-        None go beyond where the sequence becomes far: it is recomputed there.
+        None go beyond the short context: there the sequence is recomputed.
         """
         sequence = chunk.sequence
         end = sequence.computed + chunk.length
-        if self._near and not sequence.far:
-            drafts = min(drafts, self._near - end)
+        if self._short_context and not sequence.long_rope:
+            drafts = min(drafts, self._short_context - end)
         with contextlib.suppress(OutOfBlocksError):
             self.blocks.extend(sequence, end + drafts)
         return min(drafts, len(sequence.blocks) * self.blocks.block_size - end)

@@ -9,19 +9,38 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, Protocol
 
 from ...core.errors import GenerationError
 from ...core.types import FinishReason, Images, SamplingParams, TokenEvent
-
-if TYPE_CHECKING:
-    from ..sampling.grammar import Matcher
 
 PromptEntry = tuple[float | None, tuple[tuple[int, float], ...]]
 #: What a range of positions holds: token ids, but where an image begins, its digest.
 Content = tuple[int | bytes, ...]
 #: The id in place of a drawn token where the model's scores are not numbers (NaN).
 NO_TOKEN: Final = -1
+
+
+class GrammarState(Protocol):
+    """A sequence's position in its grammar, which goes on with each token."""
+
+    @property
+    def state(self) -> Any:
+        """What the grammar's library knows of the position, to compute masks of."""
+        ...
+
+    @property
+    def words(self) -> int:
+        """How many 32-bit words a mask of tokens has."""
+        ...
+
+    def advance(self, token_id: int) -> bool:
+        """Take the token that was drawn, and tell whether it ended the text.
+
+        Raises:
+            GenerationError: the grammar has become too costly to follow, or does not allow this token.
+        """
+        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -38,7 +57,7 @@ class Sequence:
         images: those of its prompt, if it has any.
         stops: numbers of tokens after which its recurrent state is worth saving (`state_slots`).
         began_s: when the first step that worked on it began, by time.perf_counter.
-        far: whether it uses the rotary embedding of long texts (`rotations`).
+        long_rope: whether it uses the rotary embedding of long contexts (LongRoPE).
     """
 
     id: int
@@ -49,10 +68,10 @@ class Sequence:
     blocks: list[int] = field(default_factory=list)
     sealed: int = 0
     prompt_entries: list[PromptEntry] = field(default_factory=list)
-    matcher: Matcher | None = None
+    matcher: GrammarState | None = None
     images: Images | None = None
     stops: tuple[int, ...] = ()
-    far: bool = False
+    long_rope: bool = False
     began_s: float | None = None
 
     @property

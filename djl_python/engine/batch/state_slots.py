@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from .chunk import Chunk
 from .sequence import Sequence
-
-if TYPE_CHECKING:
-    from .scheduler import Chunk
 
 
 @dataclass
-class _Place:
+class _SequenceSlots:
     """The slots of one sequence.
 
     Attributes:
@@ -58,7 +55,7 @@ class StateSlots:
         self.count = sequences + saved
         self._most = saved
         self._free = list(range(self.count - 1, -1, -1))  # the lowest first: their memory has been touched
-        self._places: dict[int, _Place] = {}
+        self._by_sequence: dict[int, _SequenceSlots] = {}
         self._saved: OrderedDict[int, int] = OrderedDict()  # slots by name
 
     # -------------------------------------------------------------------------------- for the cache
@@ -68,40 +65,40 @@ class StateSlots:
 
     def begin_with(self, sequence: Sequence, name: int) -> None:
         """Start a sequence from a saved state, which others may start from, too."""
-        self._places[sequence.id] = _Place(source=self._saved[name])
+        self._by_sequence[sequence.id] = _SequenceSlots(source=self._saved[name])
         self._saved.move_to_end(name)
 
     def take_over(self, sequence: Sequence, name: int) -> None:
         """Make a saved state a sequence's own; others can't find it any more."""
-        self._places[sequence.id] = _Place(slot=self._saved.pop(name), tokens=sequence.computed)
+        self._by_sequence[sequence.id] = _SequenceSlots(slot=self._saved.pop(name), tokens=sequence.computed)
 
     def saved(self, sequence: Sequence) -> list[int]:
         """Numbers of tokens after which the last step saved the sequence's state; `name` gives these states names."""
-        return [tokens for tokens, _ in self._places[sequence.id].saving]
+        return [tokens for tokens, _ in self._by_sequence[sequence.id].saving]
 
     def name(self, sequence: Sequence, names: list[int]) -> None:
         """Make the states that were just saved findable by these names, until others need their slots."""
-        place = self._places[sequence.id]
-        for (_, slot), name in zip(place.saving, names, strict=True):
+        own = self._by_sequence[sequence.id]
+        for (_, slot), name in zip(own.saving, names, strict=True):
             self._keep(slot, name)
-        place.saving = []
+        own.saving = []
 
     def hand_over(self, sequence: Sequence, name: int) -> None:
         """Save an ended sequence's state under this name; not after a failed step, which may have left any state."""
-        place = self._places.get(sequence.id)
-        if place is None or place.slot is None or place.tokens != sequence.computed:
+        own = self._by_sequence.get(sequence.id)
+        if own is None or own.slot is None or own.tokens != sequence.computed:
             return
         if name in self._saved or self._make_room():
-            self._keep(place.slot, name)
-            place.slot = None
+            self._keep(own.slot, name)
+            own.slot = None
 
     def release(self, sequence: Sequence) -> None:
         """Free the slots of a sequence that has ended, or will begin again."""
-        place = self._places.pop(sequence.id, None)
-        if place is not None:
-            self._free += [slot for _, slot in place.saving]
-            if place.slot is not None:
-                self._free.append(place.slot)
+        own = self._by_sequence.pop(sequence.id, None)
+        if own is not None:
+            self._free += [slot for _, slot in own.saving]
+            if own.slot is not None:
+                self._free.append(own.slot)
 
     def forget(self) -> None:
         """Drop all saved states, except for those that sequences will start from."""
@@ -114,33 +111,33 @@ class StateSlots:
     def spans(self, chunks: list[Chunk]) -> list[StateSpan]:
         """The slots for the chunks of a step, in their order."""
         read = self._sources
-        places = [self._places.setdefault(chunk.sequence.id, _Place()) for chunk in chunks]
+        of_chunks = [self._by_sequence.setdefault(chunk.sequence.id, _SequenceSlots()) for chunk in chunks]
         sources: list[int | None] = []
-        for chunk, place in zip(chunks, places, strict=True):
-            before = place.slot if place.source is None else place.source
+        for chunk, own in zip(chunks, of_chunks, strict=True):
+            before = own.slot if own.source is None else own.source
             sources.append(before if chunk.sequence.computed else None)
-            place.source = None
-            place.tokens = chunk.sequence.computed + chunk.length
-            if place.slot is None:
-                place.slot = self._free.pop()
+            own.source = None
+            own.tokens = chunk.sequence.computed + chunk.length
+            if own.slot is None:
+                own.slot = self._free.pop()
         found = []
-        for chunk, place, source in zip(chunks, places, sources, strict=True):
+        for chunk, own, source in zip(chunks, of_chunks, sources, strict=True):
             first = chunk.sequence.computed
             for stop in chunk.sequence.stops:
-                if first < stop <= place.tokens and self._make_room(read):
-                    place.saving.append((stop, self._free.pop()))
-            assert place.slot is not None
-            found.append(StateSpan(source, place.slot, [(stop - first, slot) for stop, slot in place.saving]))
+                if first < stop <= own.tokens and self._make_room(read):
+                    own.saving.append((stop, self._free.pop()))
+            assert own.slot is not None
+            found.append(StateSpan(source, own.slot, [(stop - first, slot) for stop, slot in own.saving]))
         return found
 
     @property
     def _sources(self) -> set[int | None]:
         """Slots of the saved states that sequences will start from; None for those that start from their own."""
-        return {place.source for place in self._places.values()}
+        return {own.source for own in self._by_sequence.values()}
 
     def _make_room(self, read: set[int | None] | None = None) -> bool:
         """Make room for one more saved state, without evicting those in `read`; returns whether there is room."""
-        if len(self._saved) + sum(len(place.saving) for place in self._places.values()) < self._most:
+        if len(self._saved) + sum(len(own.saving) for own in self._by_sequence.values()) < self._most:
             return True
         read = self._sources if read is None else read
         oldest = next((name for name, slot in self._saved.items() if slot not in read), None)

@@ -18,16 +18,17 @@ from torch import Tensor
 
 from ...core.errors import GenerationError, ParameterError
 from ...core.types import EngineStats, Images, SamplingParams, TokenEvent, Vocabulary
+from ..batch.chunk import Chunk
 from ..batch.kv_cache import BlockManager
-from ..batch.scheduler import Chunk, Scheduler
+from ..batch.scheduler import Scheduler
 from ..batch.sequence import PromptEntry, Sequence
+from ..checkpoints.draft_size import draft_size
 from ..checkpoints.loading import threads_of
 from ..devices.tensor_parallel import degree_of
 from ..devices.transfers import indices
 from ..drafting.speculation_setup import open_speculation
 from ..interface import Progress, RollingBatch, error_event
 from ..native.advance import Advance
-from ..opening.draft_size import draft_size
 from ..opening.open_model import open_model
 from ..parallel.ranks import open_shared
 from ..sampling.choosing import Chosen
@@ -77,7 +78,7 @@ class PagedRollingBatch(RollingBatch):
             ),
             max_sequences=settings.max_batch_size,
             max_prefill_tokens=opened.scheduling.max_prefill_tokens,
-            near=opened.scheduling.near,
+            short_context=opened.scheduling.short_context,
             whole_prompts=opened.scheduling.whole_prompts,
             on_preempt=self.runner.forget,
         )

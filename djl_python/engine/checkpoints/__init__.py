@@ -1,7 +1,14 @@
-"""Weights: where they lie, how they are stored and rounded, and the model that transformers makes of them.
+"""Weights: where they lie, how they are quantized, and the model that transformers makes of them.
 
-Runs in the engine process, at load. Loading chooses device, precision and limits. Where a checkpoint is quantized
-(GPTQ, AWQ, AutoRound, compressed-tensors), transformers gets linears and stacks of experts that keep the stored codes;
-experts of other checkpoints stay in the mapped files too, until they are packed. Quantization makes codes of weights
-that have none. Rotary embeddings are fixed, so that a text does not depend on its neighbours in the batch.
+Runs in the engine process, at load.
+
+- `loading`: loads a checkpoint with transformers: device, precision, limits; `progress_bars`: reports how far that is.
+- `checkpoint_files`: tensors in memory-mapped files; `weights`: a tensor, or a weight that stays in its file.
+- `quantized_checkpoint`: which formats of quantized checkpoints are read; `unpacking`: their codes, scales and zeros.
+- `dequantizing_linear`: linears that keep a checkpoint's codes; `expert_stacks`: the weights of a layer's experts.
+- `plain_checkpoint`: the experts of unquantized checkpoints, left in their files.
+- `deferred_loading`: makes transformers leave such weights where they are.
+- `quantization`: integer codes for kernels, and rounding to them.
+- `rope`: context lengths, and rotary embeddings that change with a text's length.
+- `module_tree`, `misfits`: walking a model's modules; what a model's code raises where it does not fit.
 """

@@ -9,7 +9,7 @@ from typing import Any
 from ...core.errors import ModelLoadError
 
 
-def mapped_tensors(path: Path) -> Iterator[tuple[str, Any]]:
+def open_tensors(path: Path) -> Iterator[tuple[str, Any]]:
     """Yield (name, the opened file that has it) for every tensor in the safetensors files of a directory.
 
     Raises:

@@ -8,28 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from .coded_linear import StoredWeight
-from .quantization import Codes, alike
+from ..transformers_private import NotInitialized
+from .quantization import Codes, concatenable
+from .weights import CheckpointWeight
 
 
-class ExpertWeight(StoredWeight, Protocol):
+class ExpertWeight(CheckpointWeight, Protocol):
     """The weight of one expert."""
 
     def __getitem__(self, rows: slice) -> ExpertWeight: ...
 
 
 @dataclass(frozen=True)
-class ExpertStack:
+class ExpertStack(NotInitialized):
     """Weights (experts, n, k), read as `dtype`."""
 
     experts: tuple[ExpertWeight, ...]
     dtype: torch.dtype
-    _is_hf_initialized: ClassVar[bool] = True  # so that transformers leaves it as it is
 
     def __len__(self) -> int:
         return len(self.experts)
@@ -39,9 +39,9 @@ class ExpertStack:
         return len(self), *self.experts[0].shape
 
     @property
-    def stored(self) -> list[Tensor]:
+    def checkpoint_tensors(self) -> list[Tensor]:
         """The tensors that the checkpoint holds."""
-        return [tensor for expert in self.experts for tensor in expert.stored]
+        return [tensor for expert in self.experts for tensor in expert.checkpoint_tensors]
 
     def __getitem__(self, expert: int | Tensor) -> Tensor:
         """(n, k) of one expert."""
@@ -61,7 +61,7 @@ class ExpertStack:
 
 @dataclass(frozen=True)
 class ConcatenatedExperts:
-    """The rows of all experts, with `missing` rows of zeros after each expert's: a `StoredWeight`."""
+    """The rows of all experts, with `missing` rows of zeros after each expert's: a `CheckpointWeight`."""
 
     stack: ExpertStack
     missing: int
@@ -78,14 +78,14 @@ class ConcatenatedExperts:
         return self.stack.dtype
 
     @property
-    def stored(self) -> list[Tensor]:
-        return self.stack.stored
+    def checkpoint_tensors(self) -> list[Tensor]:
+        return self.stack.checkpoint_tensors
 
     def dense(self) -> Tensor:
         return self._padded(self.stack[expert] for expert in range(len(self.stack)))
 
     def codes(self) -> Codes | None:
-        parts = alike([expert.codes() for expert in self.stack.experts])
+        parts = concatenable([expert.codes() for expert in self.stack.experts])
         if not parts:
             return None
         codes, scales, zeros = (
@@ -102,7 +102,7 @@ def stacks_of(module: nn.Module) -> dict[str, ExpertStack]:
     return {name: value for name, value in vars(module).items() if isinstance(value, ExpertStack)}
 
 
-def holders_in(model: nn.Module) -> list[tuple[nn.Module, dict[str, ExpertStack]]]:
+def modules_with_stacks(model: nn.Module) -> list[tuple[nn.Module, dict[str, ExpertStack]]]:
     """The modules that have expert stacks, each with its stacks by name."""
     return [(module, stacks) for module in model.modules() if (stacks := stacks_of(module))]
 
@@ -110,7 +110,7 @@ def holders_in(model: nn.Module) -> list[tuple[nn.Module, dict[str, ExpertStack]
 @torch.inference_mode()
 def unpack_experts_(model: Any, device: torch.device) -> None:
     """Replace every stack by a dense parameter, so that transformers multiplies by all experts at once."""
-    holders = holders_in(model)
+    holders = modules_with_stacks(model)
     for module, stacks in holders:
         for name, stack in stacks.items():
             delattr(module, name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import logging
-from collections.abc import Sized
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,17 +14,18 @@ import torch
 
 from ...core.cpu_limit import available_cpus
 from ...core.errors import ModelLoadError
-from ..devices.device import pick_device, prepare_device, slow_format
+from ..attention.lookup import PAGED, register, set_attention
+from ..devices.device import SlowFormat, pick_device, prepare_device, slow_format
 from ..devices.tensor_parallel import placement
 from ..interface import Progress
 from ..settings import BuiltInSettings as EngineSettings
-from ..torch_backend.attention import PAGED, register
-from .coded_checkpoint import METHODS, CodedCheckpoint, UnreadableError
+from .deferred_loading import deferring_config, unpack_linears_
 from .expert_stacks import unpack_experts_
 from .plain_checkpoint import PlainCheckpoint
+from .progress_bars import ReportingBar
 from .quantization import Quantize
-from .rotations import attends_in_chunks, contexts
-from .stored_loading import as_transformers_reads, unpack_linears_
+from .quantized_checkpoint import METHODS, QuantizedCheckpoint, UnsupportedFormatError
+from .rope import attends_in_chunks, contexts
 
 log = logging.getLogger(__name__)
 
@@ -79,64 +80,23 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
     prepare_device(device)
     torch.set_num_threads(threads_of(settings))
     progress("importing transformers", 0, 0)
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+    from transformers import AutoConfig
     from transformers.utils import logging as transformers_logging
 
-    transformers_logging.set_tqdm_hook(lambda factory, args, kwargs: _Bar(progress, args, kwargs))
+    transformers_logging.set_tqdm_hook(lambda factory, args, kwargs: ReportingBar(progress, args, kwargs))
     register()
     path = Path(settings.model_path)
     config = AutoConfig.from_pretrained(path, trust_remote_code=settings.trust_remote_code)
     _check_causal(path, config)
-    said = getattr(config, "quantization_config", None)
-    _check_quantization(settings, device, said)
-    checkpoint = _coded_checkpoint(path, said, device)
+    quantization = getattr(config, "quantization_config", None)
+    _check_quantization(settings, device, quantization)
+    checkpoint = _quantized_checkpoint(path, quantization, device)
     if checkpoint is not None:
-        config.quantization_config = as_transformers_reads(checkpoint)
+        config.quantization_config = deferring_config(checkpoint)
     elif experts := _plain_experts(path, config, device, settings):
-        config.quantization_config = as_transformers_reads(experts)
-    kind = AutoModelForCausalLM if settings.image_example is None else AutoModelForImageTextToText
-
-    def load(dtype: Any) -> Any:
-        model, report = kind.from_pretrained(
-            path,
-            config=config,
-            dtype=dtype,
-            trust_remote_code=settings.trust_remote_code,
-            **placement(settings, device),
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # which are refused below, in words
-        )
-        if others := sorted(report["mismatched_keys"]):
-            name, stored, needed = others[0]
-            raise ModelLoadError(
-                f"{path}: {len(others)} of the weights that {type(model).__name__} needs have other shapes: "
-                f"{name} has {tuple(stored)}, expected {tuple(needed)} (config.json)"
-            )
-        missing = set(report["missing_keys"])
-        if checkpoint is None:  # buffers may be what the model's code makes them
-            missing &= {name for name, _ in model.named_parameters()}
-        if missing:
-            kind_of = "" if checkpoint is None else f"{checkpoint.method} "
-            some = ", ".join(sorted(missing)[:3])
-            raise ModelLoadError(
-                f"{path}: {kind_of}without {len(missing)} of the weights that {type(model).__name__} needs: {some}"
-            )
-        return model
-
-    dtype = DTYPES[settings.dtype]
-    stored = getattr(config, "dtype", None) if dtype == "auto" else dtype  # a configuration need not say it
-    slow = slow_format(device, settings.dtype) if checkpoint is not None or said is None else None
-    try:
-        model: Any = None if slow is not None and stored == slow.dtype else load(dtype)
-        if slow is not None and (model is None or model.dtype == slow.dtype):
-            log.warning("%s", slow.warning)
-            model = load(slow.instead)
-    except ValueError as exc:
-        if "Unrecognized configuration class" in str(exc):
-            raise ModelLoadError(
-                f"{path}: model type {config.model_type!r} is not a causal language model of transformers"
-            ) from exc
-        raise
+        config.quantization_config = deferring_config(experts)
+    loader = _Loader(settings, device, path, config, checkpoint)
+    model = loader.load(slow_format(device, settings.dtype) if checkpoint is not None or quantization is None else None)
     model.eval()
     if checkpoint is not None and device.type != "cpu":
         unpack_experts_(model, device)
@@ -161,6 +121,79 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
     )
 
 
+@dataclass(frozen=True)
+class _Loader:
+    """Has transformers load a checkpoint, whose quantized weights may stay in its files (`checkpoint`)."""
+
+    settings: EngineSettings
+    device: torch.device
+    path: Path
+    config: Any
+    checkpoint: QuantizedCheckpoint | None
+
+    def load(self, slow: SlowFormat | None) -> Any:
+        """Load the model in the format that the settings ask for, or in another if that one is `slow` on this device.
+
+        Raises:
+            ModelLoadError: it is not a causal language model, or the checkpoint lacks weights.
+        """
+        dtype = DTYPES[self.settings.dtype]
+        if slow is None:
+            return self._load_as(dtype)
+        stored = getattr(self.config, "dtype", None) if dtype == "auto" else dtype  # a configuration need not say it
+        if stored != slow.dtype:
+            model = self._load_as(dtype)
+            if model.dtype != slow.dtype:
+                return model
+        log.warning("%s", slow.warning)
+        return self._load_as(slow.instead)
+
+    def _load_as(self, dtype: Any) -> Any:
+        from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+        kind = AutoModelForCausalLM if self.settings.image_example is None else AutoModelForImageTextToText
+        try:
+            model, report = kind.from_pretrained(
+                self.path,
+                config=self.config,
+                dtype=dtype,
+                trust_remote_code=self.settings.trust_remote_code,
+                **placement(self.settings, self.device),
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # which are refused below, in words
+            )
+        except ValueError as exc:
+            if "Unrecognized configuration class" in str(exc):
+                raise ModelLoadError(
+                    f"{self.path}: model type {self.config.model_type!r} is not a causal language model of transformers"
+                ) from exc
+            raise
+        self._check_weights(model, report)
+        return model
+
+    def _check_weights(self, model: Any, report: Mapping[str, Any]) -> None:
+        """Check what transformers reports of the weights.
+
+        Raises:
+            ModelLoadError: the checkpoint lacks some, or has some in other shapes.
+        """
+        if others := sorted(report["mismatched_keys"]):
+            name, stored, needed = others[0]
+            raise ModelLoadError(
+                f"{self.path}: {len(others)} of the weights that {type(model).__name__} needs have other shapes: "
+                f"{name} has {tuple(stored)}, expected {tuple(needed)} (config.json)"
+            )
+        missing = set(report["missing_keys"])
+        if self.checkpoint is None:  # buffers may be what the model's code makes them
+            missing &= {name for name, _ in model.named_parameters()}
+        if missing:
+            kind = "" if self.checkpoint is None else f"{self.checkpoint.method} "
+            some = ", ".join(sorted(missing)[:3])
+            raise ModelLoadError(
+                f"{self.path}: {kind}without {len(missing)} of the weights that {type(model).__name__} needs: {some}"
+            )
+
+
 def _check_causal(path: Path, config: Any) -> None:
     """Check that tokens don't attend to later ones; a model of images may have them do so within its prompt.
 
@@ -175,21 +208,21 @@ def _check_causal(path: Path, config: Any) -> None:
         )
 
 
-def _coded_checkpoint(path: Path, said: Any, device: torch.device) -> CodedCheckpoint | None:
-    """The checkpoint's codes, if they are read here; None leaves them to libraries, which have GPU kernels.
+def _quantized_checkpoint(path: Path, config: Any, device: torch.device) -> QuantizedCheckpoint | None:
+    """The quantized checkpoint, if its format is read here; None leaves them to libraries, which have GPU kernels.
 
     Raises:
         ModelLoadError: they can't be read here, and a library for them is missing.
     """
-    if not isinstance(said, dict) or said.get("quant_method") not in METHODS:
+    if not isinstance(config, dict) or config.get("quant_method") not in METHODS:
         return None
-    libraries = METHODS[said["quant_method"]]
+    libraries = METHODS[config["quant_method"]]
     missing = any(importlib.util.find_spec(name.replace("-", "_")) is None for name in libraries)
     if device.type != "cpu" and not missing:
         return None
     try:
-        return CodedCheckpoint(path, said)
-    except UnreadableError as reason:
+        return QuantizedCheckpoint(path, config)
+    except UnsupportedFormatError as reason:
         if missing:
             raise ModelLoadError(f"{path}: {reason} is read with {' and '.join(libraries)}: pip install it") from reason
         log.info("%s is left to transformers", reason)
@@ -214,7 +247,7 @@ def rounding(settings: EngineSettings) -> Quantize | None:
 
 
 def products_rounding(settings: EngineSettings, loaded: LoadedModel) -> Quantize | None:
-    """What products of integers round to: weights and activations, or with stored codes only the activations."""
+    """What products of integers round to: weights and activations; of a quantized checkpoint only the activations."""
     return rounding(settings) if loaded.method is None else "int8"
 
 
@@ -225,8 +258,8 @@ def _check_quantization(settings: EngineSettings, device: torch.device, stored: 
         return
     method = None
     if stored is not None:
-        said = stored.get("quant_method") if isinstance(stored, dict) else getattr(stored, "quant_method", None)
-        method = getattr(said, "value", said)
+        name = stored.get("quant_method") if isinstance(stored, dict) else getattr(stored, "quant_method", None)
+        method = getattr(name, "value", name)
     if rounding(settings) is None:
         if method != wanted:
             has = "is not quantized" if method is None else f"is quantized with {method}"
@@ -257,24 +290,6 @@ def can_page(loaded: LoadedModel) -> bool:
     return True
 
 
-def set_attention(model: Any, name: str) -> None:
-    """Give the language model one of transformers' attention functions; an image encoder keeps its own.
-
-    Raises:
-        ValueError: the model can't use this one.
-    """
-    config, text = model.config, model.config.get_text_config(decoder=True)
-    if text._attn_implementation == name:
-        return
-    if text is config:
-        model.set_attn_implementation(name)
-        return
-    parts = [part for part in config.sub_configs if getattr(config, part, None) is text]
-    if not parts:
-        raise ValueError(f"{type(model).__name__} keeps its language model's configuration where it is not looked for")
-    model.set_attn_implementation({parts[0]: name})
-
-
 def _eos_ids(model: Any, config: Any) -> frozenset[int]:
     """generation_config's end tokens, else config's: what `generate` would stop at."""
     for source in (getattr(model, "generation_config", None), config):
@@ -282,34 +297,3 @@ def _eos_ids(model: Any, config: Any) -> frozenset[int]:
         if ids is not None:
             return frozenset([ids] if isinstance(ids, int) else ids)
     return frozenset()
-
-
-class _Bar:
-    """Stands in for transformers' progress bars, and passes every step on."""
-
-    def __init__(self, progress: Progress, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._progress = progress
-        self._iterable: Any = args[0] if args else kwargs.get("iterable")
-        self._what = str(kwargs.get("desc") or "loading").lower()
-        length = len(self._iterable) if isinstance(self._iterable, Sized) else 0
-        self.total = int(kwargs.get("total") or length)
-        self.n = 0
-
-    def __iter__(self) -> Any:
-        for item in self._iterable or ():
-            yield item
-            self.update()
-
-    def update(self, n: float | None = 1) -> None:
-        self.n += int(n or 0)
-        self._progress(self._what, self.n, self.total)
-
-    def __enter__(self) -> _Bar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return
-
-    def __getattr__(self, name: str) -> Any:
-        """Accept all other calls to a progress bar (descriptions, refreshes), and ignore them."""
-        return lambda *args, **kwargs: None

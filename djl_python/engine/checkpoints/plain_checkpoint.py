@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from .checkpoint_files import mapped_tensors
+from .checkpoint_files import open_tensors
 from .quantization import Codes
 
 _OF_AN_EXPERT: Final = re.compile(r"\.experts\.\d+\..*weight$")
@@ -25,11 +25,11 @@ class PlainWeight:
     """Weights of one shape, concatenated by rows (n, k), or some rows of them: an `ExpertWeight`.
 
     Attributes:
-        places: the file of each weight, and its name there.
+        sources: the file of each weight, and its name there.
         rows: which rows; None: all.
     """
 
-    places: tuple[tuple[Any, str], ...]
+    sources: tuple[tuple[Any, str], ...]
     shape: tuple[int, int]
     dtype: torch.dtype
     rows: slice | None = None
@@ -38,19 +38,19 @@ class PlainWeight:
         return self.shape[0]
 
     @property
-    def stored(self) -> list[Tensor]:
-        return [file.get_tensor(name) for file, name in self.places]
+    def checkpoint_tensors(self) -> list[Tensor]:
+        return [file.get_tensor(name) for file, name in self.sources]
 
     def __getitem__(self, rows: slice) -> PlainWeight:
         assert self.rows is None, "rows of rows"
-        wanted, each = range(len(self))[rows], len(self) // len(self.places)
+        wanted, each = range(len(self))[rows], len(self) // len(self.sources)
         shape = len(wanted), self.shape[1]
         if wanted.step == 1 and wanted.start % each == wanted.stop % each == 0:  # whole weights: no others are read
-            return replace(self, places=self.places[wanted.start // each : wanted.stop // each], shape=shape)
+            return replace(self, sources=self.sources[wanted.start // each : wanted.stop // each], shape=shape)
         return replace(self, rows=rows, shape=shape)
 
     def dense(self) -> Tensor:
-        stored = self.stored
+        stored = self.checkpoint_tensors
         made = stored[0] if len(stored) == 1 else torch.cat(stored)
         return (made if self.rows is None else made[self.rows]).to(self.dtype)
 
@@ -68,7 +68,7 @@ class PlainCheckpoint:
     method = None
 
     def __init__(self, path: Path) -> None:
-        self._files = {name: file for name, file in mapped_tensors(path) if _OF_AN_EXPERT.search(name)}
+        self._files = {name: file for name, file in open_tensors(path) if _OF_AN_EXPERT.search(name)}
         self.linears = [key.removesuffix(".weight") for key in self._files]
 
     def __deepcopy__(self, _: dict[int, Any]) -> PlainCheckpoint:

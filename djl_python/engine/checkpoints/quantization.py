@@ -1,4 +1,4 @@
-"""Weights as integer codes, and their rounding to 8 or 4 bits. Runs in the engine process, once.
+"""Weights as integer codes, and their rounding to 8 or 4 bits. Runs in the engine process, at load.
 
 8 bits: one scale for each output column, codes -127 .. 127, stored plus 128. 4 bits: a scale and a zero point for each
 column and group of `GROUP` inputs, codes 0 .. 15. The ends are the group's least and greatest numbers, or a little
@@ -48,10 +48,10 @@ class Codes:
 
     def fits(self, other: Codes) -> bool:
         """Whether rows of both can be concatenated to one weight."""
-        alike = self.bits == other.bits and self.scales.dim() == other.scales.dim()
+        fits = self.bits == other.bits and self.scales.dim() == other.scales.dim()
         if self.order is None or other.order is None:
-            return alike and self.order is other.order
-        return alike and torch.equal(self.order, other.order)
+            return fits and self.order is other.order
+        return fits and torch.equal(self.order, other.order)
 
     def values(self, width: int) -> Tensor:
         """Dequantized weight (n, width) fp32, in the inputs' order, without the padding."""
@@ -76,22 +76,22 @@ def quantized(weight: Tensor, quantize: Quantize) -> Codes:
     codes = torch.empty(n, groups * GROUP, dtype=torch.uint8)
     if quantize == "int8":
         scales = torch.empty(n)
-        for rows in parts_of(n, k):
+        for rows in row_blocks(n, k):
             codes[rows], scales[rows] = _to_int8(_padded(weight[rows]))
         return Codes(8, codes, scales)
     scales, zeros = torch.empty(n, groups, dtype=torch.float16), torch.empty(n, groups, dtype=torch.uint8)
-    for rows in parts_of(n, k):
+    for rows in row_blocks(n, k):
         codes[rows], scales[rows], zeros[rows] = _to_int4(_padded(weight[rows]))
     return Codes(4, codes, scales, zeros)
 
 
-def parts_of(n: int, k: int) -> Iterator[slice]:
+def row_blocks(n: int, k: int) -> Iterator[slice]:
     """Slices of a weight's rows (n, k), each small enough to stay in the CPU's cache."""
     step = max(1, _WORKED_ON // k)
     return (slice(first, first + step) for first in range(0, n, step))
 
 
-def alike(parts: Sequence[Codes | None]) -> list[Codes]:
+def concatenable(parts: Sequence[Codes | None]) -> list[Codes]:
     """The parts, if none is None and their rows can be concatenated to one weight; else an empty list."""
     known = [part for part in parts if part is not None]
     return known if len(known) == len(parts) and all(known[0].fits(part) for part in known) else []

@@ -14,7 +14,7 @@ from typing import Final
 
 import torch
 
-from ..batch.scheduler import Chunk
+from ..batch.chunk import Chunk
 from ..batch.sequence import NO_TOKEN, Sequence
 from ..opening.opened_model import OpenedModel
 from ..sampling.choosing import Chosen
@@ -171,7 +171,7 @@ def _draft_copy(sequence: Sequence, shadow: _DraftState, end: int | None = None)
         computed=min(shadow.computed, end or len(sequence.tokens)),
         blocks=sequence.blocks,
         prompt_entries=sequence.prompt_entries,
-        far=sequence.far,
+        long_rope=sequence.long_rope,
     )
 
 

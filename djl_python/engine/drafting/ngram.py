@@ -10,7 +10,7 @@ from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
 from typing import Final
 
-from ..batch.scheduler import Chunk
+from ..batch.chunk import Chunk
 from ..batch.sequence import Sequence
 from .speculation import Confidence, Drafts
 

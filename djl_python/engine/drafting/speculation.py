@@ -12,7 +12,8 @@ from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from ..batch.scheduler import MAX_DRAFT_ROWS, Chunk
+from ..batch.chunk import Chunk
+from ..batch.scheduler import MAX_DRAFT_ROWS
 from ..batch.sequence import Sequence
 
 Drafts = dict[int, tuple[int, ...]]

@@ -73,6 +73,7 @@ def _open_model(settings: EngineSettings, opened: OpenedModel, sampler: Sampler,
             f"recurrent states and transformers' own cache can't be: {draft.description}"
         )
     log.info("drafts by %s", draft.description)
-    # Sequences turn far where the model's do. A draft model for which that is elsewhere drafts up to there.
-    near = draft.scheduling.near if draft.scheduling.near != opened.scheduling.near else 0
-    return ModelDrafter(draft, sampler, near or draft.memory.max_model_len, settings.block_size)
+    # Sequences change to long RoPE where the model's do. A draft model that changes elsewhere drafts up to there.
+    short_context = draft.scheduling.short_context
+    limit = short_context if short_context != opened.scheduling.short_context else 0
+    return ModelDrafter(draft, sampler, limit or draft.memory.max_model_len, settings.block_size)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from torch import Tensor, nn
 
-from ..checkpoints.coded_linear import CodedLinear
+from ..checkpoints.dequantizing_linear import DequantizingLinear
 from ..checkpoints.expert_stacks import stacks_of
 from .pages import give_back, libc
 
@@ -42,8 +42,8 @@ def in_passing(model: Any) -> Iterator[None]:
 
 
 def _own(module: nn.Module) -> Iterator[Tensor]:
-    readers = [module] if isinstance(module, CodedLinear) else stacks_of(module).values()
-    in_files = itertools.chain.from_iterable(each.stored for each in readers)
+    readers = [module] if isinstance(module, DequantizingLinear) else stacks_of(module).values()
+    in_files = itertools.chain.from_iterable(each.checkpoint_tensors for each in readers)
     return itertools.chain(module.parameters(recurse=False), in_files)
 
 

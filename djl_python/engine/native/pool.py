@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from ..reading.recipe_parts import NotUnderstoodError
+from ..reading.recipe.primitives import NotUnderstoodError
 from .library import UnavailableError, library
 
 #: Dtypes of weights and activations that the kernels support.

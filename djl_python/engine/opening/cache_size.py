@@ -9,12 +9,12 @@ from typing import Final
 import torch
 
 from ...core.errors import ModelLoadError
+from ..attention.parameters import LayerShape
+from ..checkpoints.draft_size import NOTHING, Beside
 from ..checkpoints.loading import LoadedModel
 from ..devices.free_memory import available_bytes, cpu_cache_bytes
 from ..devices.tensor_parallel import least
 from ..settings import BuiltInSettings as EngineSettings
-from ..torch_backend.attention import LayerShape
-from .draft_size import NOTHING, Beside
 
 log = logging.getLogger(__name__)
 

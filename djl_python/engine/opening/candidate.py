@@ -6,9 +6,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..checkpoints.loading import LoadedModel, can_page, set_attention
+from ..attention.lookup import set_attention
+from ..checkpoints.draft_size import Beside
+from ..checkpoints.loading import LoadedModel, can_page
 from ..settings import BuiltInSettings as EngineSettings
-from .draft_size import Beside
+from ..transformers_private import attention_name
 from .opened_model import OpenedModel
 from .reference import Reference
 
@@ -40,7 +42,7 @@ class OpeningRequest:
         Args:
             undo: gives back the model's own, if it is closed before all of it is popped.
         """
-        own = self.loaded.model.config.get_text_config(decoder=True)._attn_implementation
+        own = attention_name(self.loaded.model.config.get_text_config(decoder=True))
         undo.callback(set_attention, self.loaded.model, own)
         return can_page(self.loaded)
 

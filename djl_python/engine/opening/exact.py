@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..checkpoints.loading import LoadedModel, set_attention
+from ..attention.lookup import set_attention
+from ..checkpoints.loading import LoadedModel
 from ..native.mapped import let_go
-from ..reading.copies import OwnNumbers, copy_model, passed_through
-from ..reading.watch import layer_list
+from ..reading.watching.copies import OwnNumbers, copy_model, passed_through
+from ..reading.watching.run import layer_list
 from .trial import Trial
 
 

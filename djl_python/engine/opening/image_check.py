@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...core.types import ImagePrompt, SamplingParams
-from ..batch.scheduler import Chunk
+from ..batch.chunk import Chunk
 from ..batch.sequence import Sequence
 from ..checkpoints.loading import LoadedModel
 from ..checkpoints.misfits import MISFITS

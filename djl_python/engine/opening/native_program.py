@@ -22,9 +22,9 @@ from ..native.program.chooser import NativeChooser
 from ..native.program.places import KEYS_PER_GROUP
 from ..native.program.program import Program
 from ..native.program.runner import NativeModelRunner
-from ..reading.read import read_recipe
-from ..reading.recipe import Recipe
-from ..reading.recipe_parts import NotUnderstoodError
+from ..reading.inference.decoder import read_recipe
+from ..reading.recipe.decoder import Recipe
+from ..reading.recipe.primitives import NotUnderstoodError
 from .cache_size import CacheSize, size_cache
 from .candidate import OpeningRequest, Refusal
 from .opened_model import NATIVE, OpenedModel, Scheduling, SequenceMemory, TokenChoice, info_of, name_of
@@ -102,7 +102,7 @@ def _opened(
             states=states,
             resident_blocks=lambda: program.resident_blocks,
         ),
-        scheduling=Scheduling(max_prefill_tokens=settings.max_prefill_tokens, near=recipe.near),
+        scheduling=Scheduling(max_prefill_tokens=settings.max_prefill_tokens, short_context=recipe.short_context),
         info=info_of(loaded, settings, NATIVE, program.weight_bytes, size.bytes),
         description=f"{name_of(loaded, settings)} on cpu (native kernels, {program.pool.vectors}), {size.description}",
         choice=TokenChoice(chooser, runner.pick),

@@ -14,17 +14,17 @@ from dataclasses import replace
 import msgspec
 
 from ...core.errors import ModelLoadError
-from ..checkpoints.expert_stacks import holders_in, unpack_experts_
+from ..checkpoints.draft_size import NOTHING, Beside
+from ..checkpoints.expert_stacks import modules_with_stacks, unpack_experts_
 from ..checkpoints.loading import LoadedModel, load_model, products_rounding
 from ..checkpoints.misfits import MISFITS
-from ..checkpoints.rotations import freeze_rope_
+from ..checkpoints.rope import freeze_rope_
 from ..interface import Progress
 from ..native.advance import Advance
 from ..settings import BuiltInSettings as EngineSettings
 from ..trial_text import sent_text
 from .cached_on_torch import CachedOnTorch
 from .candidate import Candidate, OpeningRequest, Refusal
-from .draft_size import NOTHING, Beside
 from .native_program import NativeProgram
 from .opened_model import OpenedModel
 from .paged_on_torch import PagedOnTorch
@@ -92,7 +92,7 @@ def _reference(settings: EngineSettings, loaded: LoadedModel, trial: Trial) -> R
     try:
         return Reference.of(loaded, rounds, trial)
     except MISFITS as misfit:
-        if not holders_in(loaded.model):
+        if not modules_with_stacks(loaded.model):
             raise
         log.info("%s wants its experts' weights as tensors: %s", type(loaded.model).__name__, misfit)
         unpack_experts_(loaded.model, loaded.device)

@@ -44,13 +44,13 @@ class Scheduling:
     Attributes:
         max_prefill_tokens: of prompts in a step.
         whole_prompts: whether prompts are read at once.
-        near: `Scheduler`'s.
+        short_context: `Scheduler`'s.
         repeats_steps: whether a step that failed may be computed again, in parts.
     """
 
     max_prefill_tokens: int
     whole_prompts: bool = False
-    near: int = 0
+    short_context: int = 0
     repeats_steps: bool = True
 
 

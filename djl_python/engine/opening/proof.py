@@ -17,16 +17,16 @@ import torch
 from torch import Tensor
 
 from ..batch.state_slots import StateSlots
-from ..checkpoints.coded_linear import dense
 from ..checkpoints.expert_stacks import ExpertStack
 from ..checkpoints.loading import LoadedModel
 from ..checkpoints.misfits import MISFITS
+from ..checkpoints.weights import dense
 from ..devices.free_memory import available_bytes
 from ..native.program.program import Program
 from ..native.program.runner import NativeModelRunner
-from ..reading.copies import by_token
-from ..reading.recipe import Recipe
-from ..reading.recipe_parts import ExpertLinears, Linear, NotUnderstoodError
+from ..reading.recipe.decoder import Recipe
+from ..reading.recipe.primitives import ExpertLinears, Linear, NotUnderstoodError
+from ..reading.watching.copies import is_by_token
 from .exact import ExactModel
 from .trial import Trial, distances, read_in_pieces
 
@@ -102,7 +102,7 @@ def program_logits(recipe: Recipe, trial: Trial, threads: int) -> Tensor:
 def narrowed(recipe: Recipe, trial: Trial, layers: int) -> Recipe:
     """The recipe's first layers, for the trial's tokens only; without codes, as these multiply rounded numbers."""
     inputs = recipe.token_inputs
-    if inputs is not None and by_token(inputs.table, len(recipe.embedding)):
+    if inputs is not None and is_by_token(inputs.table, len(recipe.embedding)):
         inputs = dataclasses.replace(inputs, table=inputs.table[trial.rows.clamp(max=len(inputs.table) - 1)])
     bias = recipe.head.bias
     return dataclasses.replace(

@@ -9,7 +9,7 @@ import torch
 
 from ...core.errors import ModelLoadError
 from ...core.types import SamplingParams
-from ..batch.scheduler import Chunk
+from ..batch.chunk import Chunk
 from ..batch.sequence import Sequence
 from ..checkpoints.loading import LoadedModel
 from ..sampling.sampler import Sampler

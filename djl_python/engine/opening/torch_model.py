@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 import msgspec
 import torch
 
+from ..attention.parameters import LayerShape
+from ..checkpoints.deferred_loading import unpack_linears_
 from ..checkpoints.expert_stacks import unpack_experts_
 from ..checkpoints.loading import LoadedModel, products_rounding, rounding
 from ..checkpoints.quantization import Quantize
-from ..checkpoints.rotations import freeze_rope_
-from ..checkpoints.stored_loading import unpack_linears_
+from ..checkpoints.rope import freeze_rope_
 from ..native.library import UnavailableError
 from ..native.mapped import trim
 from ..native.modules.cache import NativeCache
@@ -25,7 +26,7 @@ from ..native.modules.stand_ins import StandIns
 from ..native.pool import FORMATS
 from ..native.program.chooser import NativeChooser
 from ..settings import BuiltInSettings as EngineSettings
-from ..torch_backend.attention import LayerShape, PagedCache
+from ..torch_backend.attention import PagedCache
 from ..torch_backend.linears import matrices, on_torch, replace_linears_, unrounded
 from ..torch_backend.recurrent import ModelContext
 from ..torch_backend.torch_cache import TorchCache

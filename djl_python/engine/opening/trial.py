@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from ...core.types import SamplingParams
-from ..batch.scheduler import Chunk
+from ..batch.chunk import Chunk
 from ..batch.sequence import Sequence
 from ..checkpoints.loading import LoadedModel
 from ..checkpoints.quantization import Quantize
-from ..checkpoints.rotations import original_length
+from ..checkpoints.rope import original_length
 from ..torch_backend.model_runner import ModelRunner
 
 #: Most tokens of the text.

@@ -27,11 +27,11 @@ from ...core import logs
 from ...core.errors import ModelLoadError, ServingError
 from ...core.types import SamplingParams
 from ...ipc.processes import start
-from ..batch.scheduler import Chunk
+from ..batch.chunk import Chunk
 from ..batch.sequence import Sequence
+from ..checkpoints.draft_size import NOTHING, Beside
 from ..devices.tensor_parallel import join, settings_of
 from ..interface import Progress
-from ..opening.draft_size import NOTHING, Beside
 from ..opening.open_model import open_model
 from ..opening.opened_model import OpenedModel
 from ..settings import BuiltInSettings as EngineSettings

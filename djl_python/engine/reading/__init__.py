@@ -1,7 +1,10 @@
-"""A model's structure as a recipe: what its layers compute, in terms of norms, linears, mixers and experts.
+"""A model's structure, read from a watched run of a copy of it: the recipe of what it computes.
 
-Runs in the engine process, at load; imports no kernels. A copy of the model with random, well-conditioned weights is
-run on a few tokens and watched: inputs and outputs of modules and functions, and how attention was called or computed.
-What a module does is inferred from equal numbers, not from class names. Mixers are attention, latent attention, and
-layers with a state (gated delta nets, state spaces, short convolutions).
+Runs in the engine process, at load; knows neither kernels nor the torch backend.
+
+- `recipe`: the recipe's types. They are what the native program is laid out from.
+- `watching`: makes the copy, runs it, and records its calls of modules, attention and functions.
+- `inference`: explains the records, module by module: `inference.decoder.read_recipe` is the entry.
+- `linears`: which modules compute a linear function.
+- `comparison`: which recorded numbers are the same, and by what factor they differ.
 """

@@ -1,7 +1,7 @@
-"""From logits to tokens. Runs in the engine process; grammars are compiled in a thread of their own.
+"""From scores to tokens. Runs in the engine process.
 
-A plan says how each row of the batch is sampled, and is made anew when its sequences change. The sampler applies
-biases and the masks of grammars, and has a chooser pick a token for each row: one made of torch's operations here, one
-made of kernels in `native`. Choosers apply penalties, temperature and truncation of the distribution in transformers'
-order, and draw with a random number that is a function of the seed and the position alone.
+- `sampling_plan`: how each row is sampled; `sampler`: changes scores as requests ask, and has a token chosen for each.
+- `choosing`: the interface of what chooses; `torch_chooser`: the one of torch's operations.
+- `draws`, `row_scan`, `penalties`: random draws, reading rows of logits, penalties for repetition.
+- `grammar`: which tokens may come next; `grammar_tokens`, `grammar_keys`: what llguidance asks of it.
 """

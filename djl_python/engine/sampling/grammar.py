@@ -20,10 +20,11 @@ import numpy.typing as npt
 
 from ...core.errors import GenerationError, ParameterError
 from ...core.types import Grammar, Vocabulary
+from ..batch.sequence import GrammarState
 from .grammar_keys import Keys, without_used_up_patterns
 from .grammar_tokens import GrammarTokens
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # imported where it is first needed: most engines never compile a grammar
     from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ _NOTHING_FITS: Final = "NoExtension"
 
 
 class Matcher:
-    """A sequence's position in its grammar. Lives as long as the sequence, and stays when that is recomputed."""
+    """A `GrammarState`. Lives as long as its sequence, and stays when that is recomputed."""
 
     def __init__(self, compiled: CompiledGrammar) -> None:
         self._compiled = compiled
@@ -161,7 +162,7 @@ class MaskComputer:
     def __init__(self, threads: int) -> None:
         self._threads = threads
 
-    def masks(self, matchers: Many[Matcher]) -> Bits:
+    def masks(self, matchers: Many[GrammarState]) -> Bits:
         """Tokens allowed next: (len(matchers), words), a bit each; token 0 has the lowest bit of a row's first word."""
         words = matchers[0].words
         masks = np.zeros((len(matchers), words), np.int32)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from ...formats.json_instances import mapping, names_in
 from ...formats.json_schema import with_subschemas
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # imported where it is first needed: most engines never compile a grammar
     from llguidance import LLParserLimits
 
 _PATTERNS: Final = "patternProperties"
@@ -23,7 +23,7 @@ _MOST_QUESTIONS: Final = 400
 
 
 def without_used_up_patterns(schema: Mapping[str, Any], keys: Keys) -> dict[str, Any]:
-    """The same schema without patterns whose keys are all listed or required."""
+    """The schema without patterns whose keys are all listed or required."""
     found = with_subschemas(schema, lambda one: without_used_up_patterns(one, keys))
     patterns = found.get(_PATTERNS)
     if not isinstance(patterns, dict):

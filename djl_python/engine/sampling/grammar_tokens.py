@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from ...core.errors import ParameterError
 from ...core.types import Vocabulary
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # imported where it is first needed: most engines never compile a grammar
     from tokenizers import Tokenizer
 
 #: Before a text, so that its tokens are those in the middle of a text, where no space is put before the first word.

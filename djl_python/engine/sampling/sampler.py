@@ -125,7 +125,7 @@ class Sampler:
 
 
 def sampled(chosen: Chosen) -> list[Sampled]:
-    """The same, row by row."""
+    """A draw for each row of what was chosen."""
     return list(map(Sampled, chosen.token_ids, chosen.logprobs, chosen.tops))
 
 

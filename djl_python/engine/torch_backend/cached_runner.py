@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from ...core.types import SamplingParams
-from ..batch.scheduler import Chunk
+from ..attention.parameters import LayerShape
+from ..batch.chunk import Chunk
 from ..batch.sequence import Sequence
 from ..checkpoints.misfits import MISFITS
 from ..devices.transfers import indices
-from .attention import LayerShape
 from .images import model_inputs
 from .model_runner import rows_of
 from .recurrent import ModelContext

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ...core.types import ImagePrompt, Images
-from ..batch.scheduler import Chunk
+from ..batch.chunk import Chunk
 from ..checkpoints.misfits import MISFITS
 
 log = logging.getLogger(__name__)

@@ -13,9 +13,10 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from ..checkpoints.module_tree import child_modules
 from ..checkpoints.quantization import GROUP, Codes, Quantize, quantized
-from ..reading.parts import as_linear, places_in
-from ..reading.recipe_parts import Linear
+from ..reading.linears import as_linear
+from ..reading.recipe.primitives import Linear
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ def replace_linears_(
     An embedding tied to the lm_head is rounded with it, so that the text is the same as with the native program.
     """
     head = model.get_output_embeddings()
-    for parent, name, module in places_in(model):
+    for parent, name, module in child_modules(model):
         linear = as_linear(module)
         if linear is None:
             continue

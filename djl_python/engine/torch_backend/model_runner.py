@@ -9,13 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..batch.scheduler import Chunk
+from ..attention.lookup import PAGED
+from ..attention.parameters import AttentionParams, LayerShape
+from ..batch.chunk import Chunk
 from ..batch.sequence import Sequence
 from ..devices.transfers import indices, upload
+from ..reading.watching.masks import UNKNOWN, configured_window
+from ..reading.watching.paged_attention import observed_attention
 from ..sampling.choosing import Asked, Chosen
-from .attention import PAGED, LayerShape, PagedCache, attend_to, watching
+from ..transformers_private import attention_name
+from .attention import PagedCache, attend_to
 from .images import PagedImages
-from .masks import UNKNOWN, configured_window
 from .recurrent import RecurrentLayers, returned_cache
 
 # Enough for keys that stand for several tokens (DeepSeek V4).
@@ -87,11 +91,12 @@ def probe(model: Any, device: torch.device, max_positions: int) -> tuple[dict[in
     layers: dict[int, LayerShape] = {}
     unclear = 0 < configured_window(model) < max_positions
 
-    def note(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> None:
-        window = rest[2]
-        if window == UNKNOWN and unclear:
+    def note(
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, result: Tensor, how: AttentionParams
+    ) -> None:
+        if how.window == UNKNOWN and unclear:
             raise ValueError("its window is in a mask of its own")
-        shape = LayerShape(query.shape[1], key.shape[1], key.shape[3], value.shape[3], max(window, 0))
+        shape = LayerShape(query.shape[1], key.shape[1], key.shape[3], value.shape[3], max(how.window, 0))
         layers.setdefault(id(module), shape)
 
     def run() -> Any:
@@ -100,7 +105,7 @@ def probe(model: Any, device: torch.device, max_positions: int) -> tuple[dict[in
             raise ValueError("it returns no cache")
         return output
 
-    with watching(note), torch.inference_mode():
+    with observed_attention(note), torch.inference_mode():
         ids = torch.zeros(1, _PROBED, dtype=torch.long, device=device)
         places = torch.arange(_PROBED, device=device)[None]
         recurrent = RecurrentLayers.seen_in(model, run)
@@ -124,7 +129,7 @@ class PagedModelRunner:
         images: PagedImages | None = None,
         recurrent: RecurrentLayers | None = None,
     ) -> None:
-        assert model.config.get_text_config(decoder=True)._attn_implementation == PAGED
+        assert attention_name(model.config.get_text_config(decoder=True)) == PAGED
         self._model = model
         self._layer_of = {module: index for index, module in enumerate(layers)}
         self._windows = [layer.window for layer in layers.values()]

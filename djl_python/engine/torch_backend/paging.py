@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from ..attention.parameters import LayerShape
 from ..checkpoints.loading import LoadedModel
-from .attention import LayerShape, PagedCache
+from .attention import PagedCache
 from .images import PagedImages
 from .model_runner import PagedModelRunner
 from .recurrent import RecurrentLayers

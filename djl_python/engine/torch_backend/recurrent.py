@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache, DynamicCache
 
-from ..batch.scheduler import Chunk
+from ..batch.chunk import Chunk
 from ..devices.transfers import indices
 from .state_rows import StateRows, states_of
 

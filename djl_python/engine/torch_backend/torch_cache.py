@@ -16,9 +16,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..batch.scheduler import Chunk
+from ..attention.dense import attention
+from ..attention.parameters import AttentionParams, LayerShape
+from ..batch.chunk import Chunk
 from ..devices.transfers import upload
-from .attention import AttentionParams, LayerShape, attention
 
 _Numbers = npt.NDArray[np.int64]
 
@@ -112,7 +113,7 @@ class Group:
 
 @dataclass
 class TorchPlan:
-    """A `Plan`.
+    """A `StepPlan`.
 
     Attributes:
         slots: (T,) the cache slot of each token of the flat batch: block * block_size + offset.

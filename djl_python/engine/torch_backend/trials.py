@@ -6,7 +6,7 @@ from typing import Final
 
 from torch import Tensor
 
-from ..batch.scheduler import Chunk
+from ..batch.chunk import Chunk
 from .model_runner import ModelRunner
 
 _SHORT: Final = 12

@@ -11,6 +11,7 @@ from djl_python.dialects.shared.djl_errors import DjlError, djl_error
         (errors.RouteError("x"), 404, "ResourceNotFoundException"),
         (errors.ModelNotFoundError("x"), 404, "ModelNotFoundException"),
         (errors.ModelNotNamedError("x"), 400, "BadRequestException"),
+        (errors.ModelConflictError("x"), 409, "BadRequestException"),
         (errors.PayloadError("x"), 400, "BadRequestException"),
         (errors.DecodeError("x"), 400, "BadRequestException"),
         (errors.MediaTypeError("x"), 415, "BadRequestException"),

@@ -20,26 +20,26 @@ def inputs(body: bytes, content_type: str | None = None) -> Input:
 @pytest.mark.parametrize(
     "content_type", [None, "application/json", "Application/JSON; charset=utf-8", "application/a+json"]
 )
-def test_objects(content_type: str | None) -> None:
+def test_a_json_object_is_read(content_type: str | None) -> None:
     assert json_object(inputs(b'{"a": 1}', content_type)) == {"a": 1}
 
 
 @pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", "application/jsonlines"])
-def test_other_content_types(content_type: str) -> None:
+def test_other_content_types_are_refused(content_type: str) -> None:
     with pytest.raises(MediaTypeError, match=f"got {content_type}") as caught:
         json_object(inputs(b"{}", content_type))
     assert caught.value.status == 415
 
 
 @pytest.mark.parametrize(("body", "message"), [(b"{", "not valid JSON"), (b"", "is empty"), (b"[1]", r"got \[1\]")])
-def test_no_objects(body: bytes, message: str) -> None:
+def test_what_is_no_object_is_refused(body: bytes, message: str) -> None:
     with pytest.raises(PayloadError, match=message) as caught:
         json_object(inputs(body))
     assert (caught.value.status, caught.value.field) == (400, None)
 
 
 @pytest.mark.parametrize(("value", "text"), [("a", '"a"'), (None, "null"), ([1.5], "[1.5]")])
-def test_values_in_messages(value: Any, text: str) -> None:
+def test_values_are_shown_as_json(value: Any, text: str) -> None:
     assert shown(value) == text
 
 
@@ -47,7 +47,7 @@ def test_long_values_are_cut() -> None:
     assert shown("a" * 1000) == f'"{"a" * 56}...'
 
 
-def test_the_header() -> None:
+def test_ignored_names_are_one_header() -> None:
     assert ignored_header(["a", "b"]) == {"x-ignored-parameters": "a,b"}
     assert ignored_header([]) == {}
     assert ignored_header(["a\r\nset-cookie: b", "\u00e9"])["x-ignored-parameters"] == r"'a\r\nset-cookie: b','\xe9'"

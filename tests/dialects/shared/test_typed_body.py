@@ -40,7 +40,7 @@ class Home(msgspec.Struct):
 CAT = {"kind": "cat"}
 
 
-def test_a_body_that_fits() -> None:
+def test_a_body_that_fits_is_read() -> None:
     home = read_body({"pets": [CAT, {"kind": "dog", "name": "Rex"}], "open": True, "sizes": {"a": 1}}, Home)
     assert home == Home(pets=[Cat(), Dog("Rex")], open_=True, sizes={"a": 1.0})
 
@@ -86,7 +86,7 @@ def test_a_body_that_fits() -> None:
         ),
     ],
 )
-def test_a_body_that_does_not(body: dict[str, Any], field: str, message: str) -> None:
+def test_a_body_that_does_not_fit_is_refused_with_its_path(body: dict[str, Any], field: str, message: str) -> None:
     with pytest.raises(errors.ParameterError) as caught:
         read_body(body, Home)
     assert (caught.value.field, caught.value.message) == (field, f"{field}: {message}")
@@ -99,7 +99,7 @@ def test_the_payload_has_an_error_of_its_own() -> None:
         read_body({"pets": [], "open": 1}, Home, payload=("pets",))
 
 
-def test_what_the_type_does_not_have() -> None:
+def test_fields_that_the_type_does_not_have_are_named() -> None:
     body = {"pets": [CAT | {"wings": 2}, CAT | {"wings": 1}], "garden": {"size": 1}, "none": None, "anything": {"x": 1}}
     assert unknown_fields(body, Home, model()) == ["garden", "pets.wings"]
     with pytest.raises(errors.ParameterError, match="garden: no such field"):

@@ -23,7 +23,7 @@ from djl_python.core.types import (
     Token,
     TopToken,
 )
-from djl_python.dialects.shared.base import LoadedModel, ModelStatus, Parsed, ServerView, TokenSpan
+from djl_python.dialects.shared.base import ModelStatus, Parsed, QueriedModel, ServerView, TokenSpan
 from djl_python.dialects.tgi.dialect import TgiDialect
 from djl_python.inputs import Input
 from djl_python.ipc.protocol import Call
@@ -555,7 +555,7 @@ def test_errors(error: errors.ServingError, status: int, shape: Any) -> None:
 # ------------------------------------------------------------------------------------------------ queries and pages
 
 
-class Model(LoadedModel):
+class Model(QueriedModel):
     """A model whose tokens are words."""
 
     model_id = "some/model"

@@ -12,7 +12,7 @@ from tests.checkpoints import build_checkpoint
 from tests.engines import open_batch, step_tokens
 
 
-def test_with_nobody_to_wait_as_much_as_fits() -> None:
+def test_a_prompt_alone_gets_the_whole_budget() -> None:
     pacer = PrefillPacer(512)
     assert pacer.budget(0) == 512
     assert PrefillPacer(40).budget(0) == 40

@@ -8,9 +8,10 @@ import pytest
 
 from djl_python.core.types import SamplingParams
 from djl_python.engine.batch import scheduler as scheduler_module
+from djl_python.engine.batch.chunk import Chunk
 from djl_python.engine.batch.kv_cache import BlockManager
 from djl_python.engine.batch.pacing import DECODE_ONLY_EVERY
-from djl_python.engine.batch.scheduler import STEPS_TO_TRUST, Chunk, Scheduler
+from djl_python.engine.batch.scheduler import STEPS_TO_TRUST, Scheduler
 from djl_python.engine.batch.sequence import Sequence
 
 BLOCK = 16
@@ -148,13 +149,13 @@ def test_who_is_left_of_a_step_without_memory_goes_on(repeatable: bool) -> None:
     assert [chunk.sequence for chunk in run(made)] == [chunks[1].sequence]
 
 
-def test_those_that_become_far_together_begin_again_once_and_in_their_order() -> None:
+def test_sequences_that_outgrow_the_short_context_together_begin_again_once_and_in_their_order() -> None:
     again: list[int] = []
     made = Scheduler(
         BlockManager(64, BLOCK),
         max_sequences=8,
         max_prefill_tokens=64,
-        near=20,
+        short_context=20,
         on_preempt=lambda sequence: again.append(sequence.id),
     )
     three = [sequence(number, 20 - 5 * (number == 1)) for number in range(3)]
@@ -162,7 +163,7 @@ def test_those_that_become_far_together_begin_again_once_and_in_their_order() ->
         made.add(each)
     run(made)
     assert [chunk.sequence.id for chunk in made.schedule()] == [1]
-    assert [(each.id, each.far, each.blocks) for each in made.waiting] == [(0, True, []), (2, True, [])]
+    assert [(each.id, each.long_rope, each.blocks) for each in made.waiting] == [(0, True, []), (2, True, [])]
     while min(each.generated for each in three) < 9:
         run(made)
     assert again == [2, 0, 1]
@@ -194,12 +195,12 @@ def test_a_prompt_alone_is_read_at_once_and_several_are_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("near", "blocks", "room"), [(0, 3, 5), (0, 2, 2), (33, 3, 3), (33, 2, 2), (99, 3, 5), (20, 3, 5)]
+    ("short_context", "blocks", "room"), [(0, 3, 5), (0, 2, 2), (33, 3, 3), (33, 2, 2), (99, 3, 5), (20, 3, 5)]
 )
-def test_drafts_get_the_room_that_is_to_spare_up_to_where_a_sequence_becomes_far(
-    near: int, blocks: int, room: int
+def test_drafts_get_the_room_that_is_to_spare_up_to_the_short_context(
+    short_context: int, blocks: int, room: int
 ) -> None:
-    made = Scheduler(BlockManager(blocks, BLOCK), max_sequences=8, max_prefill_tokens=64, near=near)
+    made = Scheduler(BlockManager(blocks, BLOCK), max_sequences=8, max_prefill_tokens=64, short_context=short_context)
     made.add(one := sequence(1, 2 * BLOCK - 3))
     run(made)
     [chunk] = made.schedule()
@@ -213,12 +214,16 @@ class Cache:
     Steps fail as real ones do: before their end, with places written that do not count yet.
     """
 
-    def __init__(self, rng: random.Random, *, blocks: int, near: int = 0) -> None:
+    def __init__(self, rng: random.Random, *, blocks: int, short_context: int = 0) -> None:
         self.rng = rng
-        self.near = near
+        self.short_context = short_context
         self.recomputed = self.without_room = 0
         self.made = Scheduler(
-            BlockManager(blocks, SIZE), max_sequences=4, max_prefill_tokens=10, near=near, on_preempt=self.preempted
+            BlockManager(blocks, SIZE),
+            max_sequences=4,
+            max_prefill_tokens=10,
+            short_context=short_context,
+            on_preempt=self.preempted,
         )
         self.places: dict[tuple[int, int], object] = {}
         self.started: list[int] = []
@@ -243,7 +248,7 @@ class Cache:
         waits = [each for each in made.running if each.remaining == 1 and each not in taking_part]
         assert alone or not waits, "who generates takes part in every step"
         for sequence in taking_part:
-            assert sequence.far == (0 < self.near < len(sequence.tokens))
+            assert sequence.long_rope == (0 < self.short_context < len(sequence.tokens))
             if sequence.id not in self.started:
                 assert not self.started or sequence.id > max(self.started), "first come, first served"
                 self.started.append(sequence.id)
@@ -259,7 +264,10 @@ class Cache:
     def compute(self, chunk: Chunk) -> None:
         sequence, text = chunk.sequence, [*chunk.sequence.tokens[: chunk.sequence.computed], *chunk.tokens]
         for position in range(len(text)):
-            place, content = (sequence.blocks[position // SIZE], position % SIZE), (sequence.far, text[: position + 1])
+            place, content = (
+                (sequence.blocks[position // SIZE], position % SIZE),
+                (sequence.long_rope, text[: position + 1]),
+            )
             if position >= sequence.computed:
                 self.places[place] = content
             assert self.places.get(place) == content, "what was computed of it is still there"
@@ -310,15 +318,15 @@ def following(tokens: list[int]) -> int:
     return (sum(tokens) * 31 + len(tokens)) % 3
 
 
-@pytest.mark.parametrize("near", [0, 20])
+@pytest.mark.parametrize("short_context", [0, 20])
 @pytest.mark.parametrize("seed", range(8))
 def test_whatever_happens_everybody_is_computed_and_the_culprits_end(
-    seed: int, near: int, monkeypatch: pytest.MonkeyPatch
+    seed: int, short_context: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Prompts with common beginnings in too few blocks, cancelled, failing, and out of memory at random."""
     monkeypatch.setattr(scheduler_module, "STEPS_TO_TRUST", 20)
     rng = random.Random(seed)
-    cache = Cache(rng, blocks=14, near=near)
+    cache = Cache(rng, blocks=14, short_context=short_context)
     made, coming = cache.made, list(range(60))
     live: dict[int, Sequence] = {}
     steps = 0
@@ -340,4 +348,4 @@ def test_whatever_happens_everybody_is_computed_and_the_culprits_end(
         assert steps < 4000
     assert sorted(cache.ended) == list(range(60))
     assert made.blocks.used == 0
-    assert near or made.preemptions == cache.without_room > 0
+    assert short_context or made.preemptions == cache.without_room > 0

@@ -8,8 +8,8 @@ import pytest
 
 from djl_python.core.types import SamplingParams
 from djl_python.engine.batch import kv_cache
+from djl_python.engine.batch.chunk import Chunk
 from djl_python.engine.batch.kv_cache import BlockManager
-from djl_python.engine.batch.scheduler import Chunk
 from djl_python.engine.batch.sequence import Sequence
 from djl_python.engine.batch.state_slots import StateSlots, StateSpan
 
@@ -19,15 +19,17 @@ SIZE = 4
 class Cache:
     """A block manager with states, and what the states hold: the tokens before them."""
 
-    def __init__(self, sequences: int = 2, saved: int = 2, *, blocks: int = 100, far: bool = False) -> None:
-        self.far = far
+    def __init__(self, sequences: int = 2, saved: int = 2, *, blocks: int = 100, long_rope: bool = False) -> None:
+        self.long_rope = long_rope
         self.states = StateSlots(sequences, saved)
         self.blocks = BlockManager(blocks, SIZE, states=self.states)
         self.held: dict[int, list[int]] = {}
         self.steps: list[list[StateSpan]] = []
 
     def admit(self, number: int, tokens: list[int]) -> Sequence:
-        sequence = Sequence(number, list(tokens), len(tokens), SamplingParams(max_new_tokens=1), far=self.far)
+        sequence = Sequence(
+            number, list(tokens), len(tokens), SamplingParams(max_new_tokens=1), long_rope=self.long_rope
+        )
         assert self.blocks.admit(sequence)
         return sequence
 
@@ -56,7 +58,7 @@ class Cache:
         spans = self.states.spans([Chunk(sequence, length) for sequence, length in chunks])
         for sequence, _ in chunks:
             self.blocks.release(sequence)
-        kept = {place.slot if place.source is None else place.source for place in self.states._places.values()}
+        kept = {own.slot if own.source is None else own.source for own in self.states._by_sequence.values()}
         self.held = {slot: tokens if slot in kept else [-1] for slot, tokens in self.held.items()}
         assert not kept.intersection(span.slot for span in spans)
         self.blocks.forget()
@@ -81,10 +83,10 @@ def test_a_prompt_asked_again_goes_on_where_it_ended(pieces: tuple[int, ...], sa
     cache.step((again, 3))
 
 
-@pytest.mark.parametrize("far", [False, True])
+@pytest.mark.parametrize("long_rope", [False, True])
 @pytest.mark.parametrize("length", range(12, 18))
-def test_who_goes_on_from_an_answer_goes_on_from_its_last_token(length: int, far: bool) -> None:
-    cache = Cache(saved=3, far=far)
+def test_who_goes_on_from_an_answer_goes_on_from_its_last_token(length: int, long_rope: bool) -> None:
+    cache = Cache(saved=3, long_rope=long_rope)
     one = cache.admit(1, list(range(6)))
     cache.step((one, 6))
     for token in range(6, length):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ from transformers import AutoModelForCausalLM
 from djl_python.core.errors import ParameterError
 from djl_python.core.types import FinishReason, Grammar, SamplingParams, TokenEvent
 from djl_python.engine.native.library import library
-from tests.checkpoints import ARCHITECTURES, HYBRID, NATIVE, VOCABULARY, build_checkpoint
-from tests.engines import generate, open_batch, random_requests, run_to_end, step_tokens
+from tests.checkpoints import ARCHITECTURES, HYBRID, NATIVE, REPRESENTATIVE, VOCABULARY, build_checkpoint
+from tests.engines import generate, greedy, open_batch, random_requests, run_to_end, step_tokens
 from tests.kernels import kernels_or_skip
 
 
@@ -25,12 +26,16 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_checkpoint(tmp_path_factory.mktemp("llama"), "llama")
 
 
-@pytest.mark.parametrize(
-    ("kernels", "sinks"),
-    [("native", False), ("native", True), ("torch", True)],
-    ids=["native", "native-sinks", "torch"],
-)
-@pytest.mark.parametrize("architecture", NATIVE)
+def ways() -> Iterator[Any]:
+    """Every architecture on the native kernels; representative ones also without sinks and on torch, or all: slowly."""
+    for architecture in NATIVE:
+        dear = () if architecture in REPRESENTATIVE else pytest.mark.slow
+        yield pytest.param(architecture, "native", True, id=f"{architecture}-native-sinks")
+        yield pytest.param(architecture, "native", False, id=f"{architecture}-native", marks=dear)
+        yield pytest.param(architecture, "torch", True, id=f"{architecture}-torch", marks=dear)
+
+
+@pytest.mark.parametrize(("architecture", "kernels", "sinks"), [*ways()])
 def test_greedy_ids_are_those_of_generate_whatever_the_schedule(
     architecture: str, kernels: str, sinks: bool, tmp_path: Path
 ) -> None:
@@ -51,9 +56,20 @@ def test_greedy_ids_are_those_of_generate_whatever_the_schedule(
         if not batch.idle:
             for event in batch.step():
                 got[event.request_id].append(event.token_id)
-    expected = {i: generate(model, prompt, new_tokens) for i, (prompt, new_tokens) in enumerate(requests)}
-    assert got == expected
+    assert got == {i: greedy(model, prompt, got[i], new_tokens) for i, (prompt, new_tokens) in enumerate(requests)}
     assert batch.stats.kv_blocks_used == batch.stats.running == batch.stats.waiting == 0
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt_neo", "qwen3_5"])
+def test_the_oracle_in_one_pass_is_generate(architecture: str, tmp_path: Path) -> None:
+    path = build_checkpoint(tmp_path, architecture, sinks=True)
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    for prompt, new_tokens in random_requests(10, seed=7):
+        ids = generate(model, prompt, new_tokens)
+        assert greedy(model, prompt, ids, new_tokens) == ids
+        assert greedy(model, prompt, ids[:-1], new_tokens) == ids
+        other = [*ids[:-1], (ids[-1] + 1) % VOCABULARY]
+        assert greedy(model, prompt, other, new_tokens) != other
 
 
 def test_paged_or_not_is_decided_by_what_the_model_computes(tmp_path: Path) -> None:
@@ -104,7 +120,7 @@ def test_a_conversation_goes_on_from_its_states(architecture: str, tmp_path: Pat
             for sequence in batch.scheduler.running:
                 computed.setdefault(sequence.id, sequence.computed)
         for i, (number, prompt) in enumerate(ids.items()):
-            expected = generate(model, prompt, 20)
+            expected = greedy(model, prompt, got[number], 20)
             assert got[number][: len(expected)] == expected
             prompts[i] = [*prompt, *got[number], 30 + i, 31 + turn]
     # All but the last token of the turn before, and what one step adds.

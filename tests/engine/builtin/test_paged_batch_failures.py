@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from djl_python.core.types import FinishReason, Grammar, SamplingParams, TokenEvent
-from djl_python.engine.batch.scheduler import Chunk
+from djl_python.engine.batch.chunk import Chunk
 from djl_python.engine.builtin.paged_batch import PagedRollingBatch
 from djl_python.engine.loop import _apply, _step
 from djl_python.engine.native.library import library

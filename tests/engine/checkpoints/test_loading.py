@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Gemma3TextConfig, Gemma4TextConfig, GemmaConfig, InklingTextConfig
+import transformers
+from transformers import AutoModelForCausalLM, Gemma3TextConfig, Gemma4TextConfig, GemmaConfig
 
 from djl_python.core.errors import ModelLoadError
 from djl_python.engine.checkpoints import loading
@@ -50,9 +51,10 @@ def test_a_model_whose_tokens_attend_to_later_ones_is_refused(architecture: str,
         load(tmp_path)
 
 
+@pytest.mark.skipif(not hasattr(transformers, "InklingTextConfig"), reason="this transformers has no such model")
 def test_a_padded_vocabulary_ends_where_logits_do(tmp_path: Path) -> None:
     """A bias for a token without a logit would make a step fail."""
-    config = InklingTextConfig(
+    config = transformers.InklingTextConfig(
         **{"vocab_size": 320, "unpadded_vocab_size": 300, "hidden_size": 64, "num_hidden_layers": 2, "head_dim": 16},
         **{"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 96, "pad_token_id": 0},
     )
@@ -89,7 +91,7 @@ def test_a_file_that_is_not_complete_is_named(tmp_path: Path) -> None:
         load(path)
 
 
-def test_fp16_that_the_configuration_does_not_mention(halves: Path, tmp_path: Path) -> None:
+def test_fp16_that_the_configuration_does_not_mention_is_computed_as_bf16(halves: Path, tmp_path: Path) -> None:
     for file in halves.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     config = json.loads((tmp_path / "config.json").read_text())
@@ -99,7 +101,7 @@ def test_fp16_that_the_configuration_does_not_mention(halves: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize(("dtype", "expected"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
-def test_another_format_is_what_was_asked_for(
+def test_a_dtype_that_was_asked_for_is_used(
     halves: Path, dtype: str, expected: torch.dtype, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert load(halves, dtype) == expected

@@ -85,7 +85,7 @@ def test_rows_are_those_of_the_tensors(tmp_path: Path) -> None:
     for rows in (slice(None), slice(0, len(gate)), slice(len(gate), None), slice(1, None, 2), slice(3, 50)):
         assert torch.equal(weight[rows].dense(), both[rows])
         assert weight[rows].shape == both[rows].shape
-    assert len(weight[: len(gate)].stored) == 1, "the other is not read"
+    assert len(weight[: len(gate)].checkpoint_tensors) == 1, "the other is not read"
 
 
 def test_a_model_without_experts_is_loaded_as_ever(tmp_path: Path) -> None:

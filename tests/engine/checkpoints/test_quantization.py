@@ -14,7 +14,7 @@ from djl_python.core.errors import ModelLoadError
 from djl_python.core.types import SamplingParams
 from djl_python.engine.checkpoints.quantization import GROUP, Quantize, quantized
 from djl_python.engine.native.library import library
-from djl_python.engine.reading.parts import as_linear
+from djl_python.engine.reading.linears import as_linear
 from djl_python.engine.torch_backend.linears import QuantizedLinear, on_torch, replace_linears_
 from tests.checkpoints import build_checkpoint
 from tests.engines import open_batch, run_to_end
@@ -43,7 +43,7 @@ def test_four_bits_are_within_the_groups_step_and_small_in_the_mean() -> None:
 
 
 @pytest.mark.parametrize("quantize", ["int8", "int4"])
-def test_zeros_and_a_width_that_is_no_multiple_of_a_group(quantize: Quantize) -> None:
+def test_zeros_and_partial_groups_are_rounded(quantize: Quantize) -> None:
     weight = a_weight(4, GROUP + 10)
     weight[1] = 0
     codes = quantized(weight, quantize)
@@ -160,7 +160,7 @@ def test_the_engine_runs_rounded_models(
     assert logits[native[0]] > good_enough
 
 
-def test_a_checkpoint_that_is_not_what_the_option_says(tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_not_what_the_option_says_is_refused(tmp_path: Path) -> None:
     path = build_checkpoint(tmp_path, "llama")
     with pytest.raises(ModelLoadError, match=r"option.quantize=gptq: the checkpoint is not quantized"):
         open_batch(path, quantize="gptq")

@@ -15,7 +15,7 @@ from transformers.distributed import configuration_utils
 
 from djl_python.core.errors import ModelLoadError
 from djl_python.core.types import ImagePrompt, Images, SamplingParams
-from djl_python.engine.batch.scheduler import Chunk
+from djl_python.engine.batch.chunk import Chunk
 from djl_python.engine.batch.sequence import Sequence
 from djl_python.engine.devices import tensor_parallel as sharing
 from djl_python.engine.devices.tensor_parallel import degree_of, join, least, placement, settings_of

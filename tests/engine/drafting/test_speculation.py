@@ -16,7 +16,8 @@ from transformers import LlamaForCausalLM
 
 from djl_python.core.errors import ModelLoadError
 from djl_python.core.types import Grammar, SamplingParams, TokenEvent
-from djl_python.engine.batch.scheduler import MAX_DRAFT_ROWS, Chunk
+from djl_python.engine.batch.chunk import Chunk
+from djl_python.engine.batch.scheduler import MAX_DRAFT_ROWS
 from djl_python.engine.batch.sequence import Sequence
 from djl_python.engine.builtin.paged_batch import PagedRollingBatch
 from djl_python.engine.drafting import draft_model, speculation_setup
@@ -26,13 +27,13 @@ from djl_python.engine.native.library import library
 from djl_python.engine.opening import native_program
 from djl_python.engine.opening.open_model import open_model
 from djl_python.engine.opening.opened_model import OpenedModel
-from djl_python.engine.reading.read import read_recipe
-from djl_python.engine.reading.recipe_parts import NotUnderstoodError
+from djl_python.engine.reading.inference.decoder import read_recipe
+from djl_python.engine.reading.recipe.primitives import NotUnderstoodError
 from tests.checkpoints import VOCABULARY, build_checkpoint
-from tests.coded_checkpoints import Method, write_coded
-from tests.engine.checkpoints.test_rotations import NEAR, longrope, prompt, save
+from tests.engine.checkpoints.test_rope import ORIGINAL, longrope, prompt, save
 from tests.engines import damage_, open_batch, run_to_end
 from tests.kernels import kernels_or_skip
+from tests.quantized_checkpoints import Method, write_quantized
 
 LOOP = [5, 9, 12, 7, 31, 8] * 6
 
@@ -382,8 +383,8 @@ def test_a_draft_model_is_closed_with_the_batch(path: Path, monkeypatch: pytest.
 
 
 def test_a_draft_model_need_not_be_quantized_as_the_model_is(path: Path, tmp_path: Path) -> None:
-    coded = write_coded(path, tmp_path / "coded", Method("gptq", symmetric=True))
-    batch = open_batch(coded, quantize="gptq", speculative="draft", draft_model_path=str(path), dtype="fp32")
+    quantized = write_quantized(path, tmp_path / "quantized", Method("gptq", symmetric=True))
+    batch = open_batch(quantized, quantize="gptq", speculative="draft", draft_model_path=str(path), dtype="fp32")
     assert answers(batch, [{}])[0]
 
 
@@ -455,7 +456,7 @@ def test_drafts_end_where_positions_begin_to_turn_otherwise(how: str, tmp_path: 
     without: dict[str, str] = {}
     for settings in (without, {"speculative": how, "draft_model_path": str(model)}):
         batch = open_batch(model, **settings)
-        for number, length in enumerate(range(NEAR - 6, NEAR + 1)):
+        for number, length in enumerate(range(ORIGINAL - 6, ORIGINAL + 1)):
             params = SamplingParams(max_new_tokens=12, ignore_eos=True, logit_bias={7: 12.0})
             batch.add(number, (LOOP * 2)[:length], params)
         events = run_to_end(batch)
@@ -468,7 +469,9 @@ def test_drafts_end_where_positions_begin_to_turn_otherwise(how: str, tmp_path: 
 
 def test_where_drafts_can_not_be_taken_back_they_are_not_made(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     batch = open_batch(build_checkpoint(tmp_path, "mamba"), speculative="ngram")
-    assert batch._speculation is None
+    batch.add(0, LOOP, SamplingParams(max_new_tokens=9, ignore_eos=True))
+    assert len(run_to_end(batch)[0]) == 9
+    assert speculation(batch) == (0, 0)
     assert "option.speculative=ngram has no effect" in caplog.text
 
 

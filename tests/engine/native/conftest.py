@@ -1,7 +1,8 @@
 """Native kernels need a processor and a compiler; without them these tests have nothing to test.
 
 All of them run on the kernels for this machine's processor, on those for the least that there are any for, and on those
-that multiply tiles: in software, where the processor can't.
+that multiply tiles: in software, where the processor can't. Of models, `make test` runs all on the first of these
+kernels, and representative ones on the others. Modules whose tests run no kernels have a `_kernels` of their own.
 """
 
 from __future__ import annotations
@@ -10,14 +11,25 @@ from collections.abc import Iterator
 
 import pytest
 
+from djl_python.engine.attention.lookup import register
 from djl_python.engine.native import library as finding
 from djl_python.engine.native.compiling import PROCESSORS, TILES
 from djl_python.engine.native.library import find_library, processors_here
-from djl_python.engine.torch_backend.attention import register
+from tests.checkpoints import NATIVE, REPRESENTATIVE
 from tests.kernels import kernels_or_skip
 
+VARIANTS = ("best", "least", "tiles")
 
-@pytest.fixture(autouse=True, scope="package", params=["best", "least", "tiles"])
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        given = item.callspec.params if hasattr(item, "callspec") else {}
+        models = NATIVE.keys() & {value for value in given.values() if isinstance(value, str)}
+        if given.get("_kernels", "best") != "best" and models - REPRESENTATIVE:
+            item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(autouse=True, scope="package", params=VARIANTS)
 def _kernels(request: pytest.FixtureRequest) -> Iterator[None]:
     here = processors_here()
     if request.param == "least":

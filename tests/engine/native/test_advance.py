@@ -16,6 +16,11 @@ from tests.engine.native.test_memory import MIB, resident_bytes
 GIB = 1 << 30
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _kernels() -> None:
+    """No kernel runs here."""
+
+
 def wait_for(resident: int) -> None:
     deadline = time.monotonic() + 20
     while resident_bytes() < resident:

@@ -15,6 +15,11 @@ from djl_python.engine.native.mapped import in_passing, let_go
 MIB = 1 << 20
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _kernels() -> None:
+    """No kernel runs here."""
+
+
 def resident(path: Path) -> int:
     """Bytes of a mapped file that are in this process's memory."""
     found, inside = 0, False

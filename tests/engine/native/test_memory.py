@@ -21,6 +21,11 @@ from djl_python.engine.native.pages import give_back, prefault
 MIB = 1 << 20
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _kernels() -> None:
+    """No kernel runs here."""
+
+
 def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 

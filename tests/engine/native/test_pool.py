@@ -10,8 +10,16 @@ from contextlib import contextmanager
 import pytest
 import torch
 
+from djl_python.engine.native.library import library
 from djl_python.engine.native.modules.linears import NativeLinear, NativeLinears
-from djl_python.engine.reading.recipe_parts import Linear
+from djl_python.engine.reading.recipe.primitives import Linear
+from tests.kernels import kernels_or_skip
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _kernels() -> None:
+    """Threads are the same in all kernels."""
+    kernels_or_skip(library)
 
 
 def a_product(linears: NativeLinears, columns: int, width: int) -> NativeLinear:
@@ -73,7 +81,7 @@ import resource
 from pathlib import Path
 import torch
 from djl_python.engine.native.modules.linears import NativeLinears
-from djl_python.engine.reading.recipe_parts import Linear
+from djl_python.engine.reading.recipe.primitives import Linear
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

@@ -9,8 +9,17 @@ from typing import Any
 import torch
 
 from djl_python.engine.native.pool import ACTIVATIONS
-from djl_python.engine.reading.recipe import Branch, ExpertGroups, Experts, Layer, Mlp, Recipe, Router, TokenBranch
-from djl_python.engine.reading.recipe_mixers import (
+from djl_python.engine.reading.recipe.decoder import (
+    Branch,
+    ExpertGroups,
+    Experts,
+    Layer,
+    Mlp,
+    Recipe,
+    Router,
+    TokenBranch,
+)
+from djl_python.engine.reading.recipe.mixers import (
     Attention,
     Convolution,
     DeltaNet,
@@ -19,7 +28,7 @@ from djl_python.engine.reading.recipe_mixers import (
     SelectiveStateSpace,
     StateSpace,
 )
-from djl_python.engine.reading.recipe_parts import Linear, Norm, Rotary, Stacked
+from djl_python.engine.reading.recipe.primitives import Linear, Norm, Rotary, Stacked
 
 #: (what is changed, the changed part)
 Changes = Iterator[tuple[str, Any]]

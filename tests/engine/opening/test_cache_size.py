@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from djl_python.core.errors import ModelLoadError
+from djl_python.engine.attention.parameters import LayerShape
+from djl_python.engine.checkpoints.draft_size import NOTHING, Beside
 from djl_python.engine.checkpoints.loading import LoadedModel, load_model
 from djl_python.engine.opening.cache_size import size_cache
-from djl_python.engine.opening.draft_size import NOTHING, Beside
 from djl_python.engine.settings import BuiltInSettings as EngineSettings
-from djl_python.engine.torch_backend.attention import LayerShape
 from tests.checkpoints import build_checkpoint
 
 MIB = 1 << 20

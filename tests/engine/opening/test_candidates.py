@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
+from djl_python.engine.checkpoints.draft_size import NOTHING
 from djl_python.engine.checkpoints.loading import LoadedModel, load_model
 from djl_python.engine.native.library import library
 from djl_python.engine.native.program.runner import NativeModelRunner
 from djl_python.engine.opening.cached_on_torch import CachedOnTorch
 from djl_python.engine.opening.candidate import Candidate, OpeningRequest, Refusal
-from djl_python.engine.opening.draft_size import NOTHING
 from djl_python.engine.opening.native_program import NativeProgram
 from djl_python.engine.opening.opened_model import OpenedModel
 from djl_python.engine.opening.paged_on_torch import PagedOnTorch

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForImageTextToText
 
-from djl_python.engine.batch.scheduler import Chunk
+from djl_python.engine.batch.chunk import Chunk
 from djl_python.engine.opening.image_check import ImageCheck
 from djl_python.engine.torch_backend.cached_runner import CachedModelRunner
 from djl_python.handlers.image_processor import ImageProcessor

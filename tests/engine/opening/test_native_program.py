@@ -15,9 +15,9 @@ from djl_python.core.types import SamplingParams
 from djl_python.engine.checkpoints.expert_stacks import ExpertStack
 from djl_python.engine.native.library import library
 from djl_python.engine.opening import native_program
-from djl_python.engine.reading.read import read_recipe
-from djl_python.engine.reading.recipe import Experts, Recipe
-from djl_python.engine.reading.recipe_parts import Linear
+from djl_python.engine.reading.inference.decoder import read_recipe
+from djl_python.engine.reading.recipe.decoder import Experts, Recipe
+from djl_python.engine.reading.recipe.primitives import Linear
 from tests.checkpoints import VOCABULARY, build_checkpoint
 from tests.engines import generate, open_batch, run_to_end
 from tests.kernels import kernels_or_skip
@@ -118,8 +118,8 @@ def test_experts_that_are_read_wrongly_are_refused(
     def read(model: Any, max_positions: int) -> Recipe:
         recipe = read_recipe(model, max_positions)
         mlp = recipe.layers[1].mlp
-        assert mlp is not None and isinstance(mlp.what, Experts)
-        wrong(mlp.what)
+        assert mlp is not None and isinstance(mlp.body, Experts)
+        wrong(mlp.body)
         return recipe
 
     monkeypatch.setattr(native_program, "read_recipe", read)

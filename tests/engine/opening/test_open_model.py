@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, CpmAntConfig, LlamaConfig
 
 from djl_python.core.errors import ModelLoadError
 from djl_python.core.types import SamplingParams
-from djl_python.engine.batch.scheduler import Chunk
+from djl_python.engine.batch.chunk import Chunk
 from djl_python.engine.checkpoints.quantization import quantized
 from djl_python.engine.native import pool
 from djl_python.engine.native.library import UnavailableError, library
@@ -22,7 +22,7 @@ from djl_python.engine.native.program.runner import NativeModelRunner
 from djl_python.engine.opening import native_program
 from djl_python.engine.opening.open_model import open_model
 from djl_python.engine.opening.opened_model import OpenedModel
-from djl_python.engine.reading.recipe_parts import NotUnderstoodError
+from djl_python.engine.reading.recipe.primitives import NotUnderstoodError
 from djl_python.engine.settings import BuiltInSettings as EngineSettings
 from djl_python.engine.torch_backend.model_runner import PagedModelRunner
 from tests.checkpoints import build_checkpoint

@@ -12,15 +12,15 @@ import torch
 from djl_python.engine.checkpoints.loading import LoadedModel, can_page, load_model
 from djl_python.engine.opening.proof import Proof, layers_to_see, prove
 from djl_python.engine.opening.trial import Trial, trial_ids
-from djl_python.engine.reading.read import read_recipe
-from djl_python.engine.reading.recipe import Recipe
-from djl_python.engine.reading.recipe_parts import NotUnderstoodError
+from djl_python.engine.reading.inference.decoder import read_recipe
+from djl_python.engine.reading.recipe.decoder import Recipe
+from djl_python.engine.reading.recipe.primitives import NotUnderstoodError
 from djl_python.engine.settings import BuiltInSettings as EngineSettings
-from tests.checkpoints import NATIVE, build_checkpoint
+from tests.checkpoints import NATIVE, build_checkpoint, representative_first
 from tests.engine.opening.mutants import mutants
 
 THREADS = 1
-_KEY_BIAS: Final = r"layers\.\d\.mixers\.0\.what\.projection\.parts\.1\.no bias"
+_KEY_BIAS: Final = r"layers\.\d\.mixers\.0\.body\.projection\.parts\.1\.no bias"
 #: Changes without effect, or with less than rounding has in fp32.
 _SAME: Final = {
     # Without rotations, a bias of keys adds the same to all scores of a query.
@@ -28,7 +28,7 @@ _SAME: Final = {
     "opt_350m": _KEY_BIAS,
     "xglm": _KEY_BIAS,
     # What it is multiplied by is divided by in the norm after the attention.
-    "gemma4": r"layers\.\d\.mixers\.0\.what\.value_norm\.weight plus one|layers\.\d\.token_branch\.mlp.*",
+    "gemma4": r"layers\.\d\.mixers\.0\.body\.value_norm\.weight plus one|layers\.\d\.token_branch\.mlp.*",
     "deepseek_v2": r".*groups\.ranked by others",  # no token of the text goes to other groups
 }
 
@@ -48,7 +48,7 @@ def test_what_is_read_is_proved(architecture: str, sinks: bool, tmp_path: Path) 
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("architecture", NATIVE)
+@pytest.mark.parametrize("architecture", representative_first())
 def test_what_is_wrong_in_one_thing_is_refused(architecture: str, tmp_path: Path) -> None:
     """In any format: the proof is in fp32, whatever is rounded after it."""
     loaded, recipe, trial = opened(tmp_path, architecture, torch.bfloat16, sinks=True)

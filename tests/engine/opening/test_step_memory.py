@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from djl_python.core.errors import ModelLoadError
-from djl_python.engine.batch.scheduler import Chunk
+from djl_python.engine.batch.chunk import Chunk
 from djl_python.engine.batch.sequence import Sequence
 from djl_python.engine.checkpoints.loading import LoadedModel, load_model
 from djl_python.engine.opening.step_memory import step_bytes

@@ -15,7 +15,7 @@ import torch
 
 from djl_python.core.errors import ModelLoadError
 from djl_python.core.types import SamplingParams, TokenEvent
-from djl_python.engine.batch.scheduler import Chunk
+from djl_python.engine.batch.chunk import Chunk
 from djl_python.engine.batch.sequence import Sequence
 from djl_python.engine.client import EngineClient
 from djl_python.engine.parallel.ranks import Piece, chunk_of, piece_of

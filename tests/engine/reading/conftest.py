@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from djl_python.engine.torch_backend.attention import register
+from djl_python.engine.attention.lookup import register
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from djl_python.core.types import SamplingParams
 from djl_python.engine.batch.sequence import NO_TOKEN, Sequence
+from djl_python.engine.native.pool import Pool
 from djl_python.engine.native.program.chooser import NativeChooser
 from djl_python.engine.sampling.choosing import Asked, Chooser, Chosen
 from djl_python.engine.sampling.penalties import Occurrences
@@ -260,9 +261,7 @@ def test_scores_that_are_no_numbers_name_no_token(chooser: Chooser) -> None:
 
 @pytest.mark.parametrize("params", NOISY, ids=str)
 @pytest.mark.parametrize("known", [False, True])
-def test_one_score_that_is_no_number_is_not_chosen(
-    native_chooser: NativeChooser, params: dict[str, Any], known: bool
-) -> None:
+def test_one_score_that_is_no_number_is_not_chosen(native_pool: Pool, params: dict[str, Any], known: bool) -> None:
     """Nor is it waited for where it hides the greatest: what is compared with it is neither greater nor less."""
     logits = torch.randn(64, 2048, generator=torch.Generator().manual_seed(8)) * 2
     logits[:, 640:704] += 10
@@ -270,7 +269,7 @@ def test_one_score_that_is_no_number_is_not_chosen(
     maxima[:, 10] = float("nan")
     for row in range(64):
         logits[row, 640 + row] = float("nan")
-    chooser = NativeChooser(native_chooser._pool, (lambda _: maxima.data_ptr()) if known else lambda _: None)
+    chooser = NativeChooser(native_pool, (lambda _: maxima.data_ptr()) if known else lambda _: None)
     found = choose(chooser, logits, [{"do_sample": True, **params, "seed": row} for row in range(64)])
     chooser.close()
     assert all(token == NO_TOKEN or not logits[row, token].isnan() for row, token in enumerate(found.token_ids))

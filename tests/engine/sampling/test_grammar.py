@@ -36,8 +36,8 @@ from djl_python.engine.sampling.grammar import (
     forbid,
 )
 from djl_python.formats.json_schema import closed
-from djl_python.text import tokenizer as text_tokenizer
-from djl_python.text.vocabulary import vocabulary_of
+from djl_python.text.tokens import tokenizer as text_tokenizer
+from djl_python.text.tokens.vocabulary import vocabulary_of
 from tests import engines
 from tests.checkpoints import ARCHITECTURES, VOCABULARY
 from tests.engines import run_to_end
@@ -137,7 +137,9 @@ def schema_request(index: int, tokenizer: Tokenizer) -> tuple[list[int], Samplin
     return [rng.randrange(2, TOKENS) for _ in range(rng.randrange(1, 20))], params, schema
 
 
-def test_random_schemas_alone_and_in_company(batch: PagedRollingBatch, tokenizer: Tokenizer) -> None:
+def test_answers_to_random_schemas_are_instances_alone_and_in_a_batch(
+    batch: PagedRollingBatch, tokenizer: Tokenizer
+) -> None:
     requests = [schema_request(index, tokenizer) for index in range(50)]
     crowd = [
         ([5 + i, 9, 70 + i], SamplingParams(max_new_tokens=80, do_sample=i % 2 == 1, seed=i, ignore_eos=i % 3 == 0))
@@ -181,7 +183,7 @@ def test_regular_expressions_match_the_whole_text(
         assert re.fullmatch(source, text), text
 
 
-def test_any_json_object(batch: PagedRollingBatch, tokenizer: Tokenizer) -> None:
+def test_a_json_object_without_a_schema_is_an_object(batch: PagedRollingBatch, tokenizer: Tokenizer) -> None:
     vocabulary = tokenizer.get_vocab()
     closers = {vocabulary[token]: 8.0 for token in '"}]'}
     params = SamplingParams(
@@ -311,13 +313,13 @@ def test_a_model_without_an_end_token_ends_with_the_tokenizers(checkpoint: Path)
         endless.compile(Grammar("regex", "")).result()
 
 
-def test_a_tokenizer_with_more_tokens_than_the_model(checkpoint: Path) -> None:
+def test_tokens_beyond_the_models_rows_are_not_allowed(checkpoint: Path) -> None:
     compiler = compiler_of(checkpoint, 280, EOS, 290)
     assert allowed(Matcher(compiler.compile(Grammar("regex", "")).result())) == [EOS]
     assert max(allowed(Matcher(compiler.compile(Grammar("regex", r"(?s:.*)")).result()))) < 280
 
 
-async def test_in_an_engine_process(checkpoint: Path, tokenizer: Tokenizer) -> None:
+async def test_grammars_work_in_an_engine_process(checkpoint: Path, tokenizer: Tokenizer) -> None:
     """Grammar and bias cross the process, and so does what is wrong with a grammar."""
     config = ModelConfig(name="m", path=str(checkpoint), engine_options={"threads": 1})
     client = await EngineClient.open(
@@ -377,7 +379,7 @@ def test_compiling_stalls_nobody_and_waiting_for_it_is_not_busy(
     assert text_of(tokenizer, run_clean(batch)[1]) == "abcd"
 
 
-def test_cancelling_while_the_grammar_is_compiled_and_afterwards(
+def test_a_request_can_be_cancelled_while_its_grammar_is_compiled_and_afterwards(
     batch: PagedRollingBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = SlowCompiler(batch.grammars, monkeypatch)

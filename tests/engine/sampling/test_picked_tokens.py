@@ -17,7 +17,7 @@ from djl_python.engine.native.library import library
 from djl_python.engine.native.program import lay_out_pick
 from djl_python.engine.native.program.runner import NativeModelRunner
 from djl_python.engine.sampling.choosing import Chosen
-from tests.checkpoints import HYBRID, VOCABULARY, build_checkpoint
+from tests.checkpoints import HYBRID, VOCABULARY, build_checkpoint, representative_first
 from tests.engines import damage_, open_batch, run_to_end
 from tests.kernels import kernels_or_skip
 
@@ -79,7 +79,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_checkpoint(tmp_path_factory.mktemp("model"), "llama", torch.bfloat16, sinks=True)
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gemma2", "opt", "gpt2", "phi", "qwen3_moe", *HYBRID])
+@pytest.mark.parametrize(
+    "architecture", representative_first(["llama", "gemma2", "opt", "gpt2", "phi", "qwen3_moe", *HYBRID])
+)
 def test_tokens_are_those_that_come_with_all_logits(architecture: str, tmp_path: Path, found: list[int]) -> None:
     path = build_checkpoint(tmp_path, architecture, torch.bfloat16, sinks=True)
     for params in ([], MIXED):

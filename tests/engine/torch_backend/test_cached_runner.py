@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from djl_python.core.types import SamplingParams
-from djl_python.engine.batch.scheduler import Chunk
+from djl_python.engine.batch.chunk import Chunk
 from djl_python.engine.batch.sequence import Sequence
 from djl_python.engine.torch_backend.cached_runner import CachedModelRunner
 from djl_python.engine.torch_backend.model_runner import ModelRunner

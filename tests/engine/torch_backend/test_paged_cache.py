@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 from djl_python.core.types import SamplingParams
-from djl_python.engine.batch.scheduler import Chunk
+from djl_python.engine.attention.dense import attention
+from djl_python.engine.attention.parameters import AttentionParams, LayerShape
+from djl_python.engine.batch.chunk import Chunk
 from djl_python.engine.batch.sequence import Sequence
 from djl_python.engine.native.modules.cache import NativeCache
 from djl_python.engine.native.pool import Pool
-from djl_python.engine.torch_backend.attention import AttentionParams, LayerShape, PagedCache, attention
+from djl_python.engine.torch_backend.attention import PagedCache
 from djl_python.engine.torch_backend.torch_cache import TorchCache
 from tests.kernels import kernels_or_skip
 

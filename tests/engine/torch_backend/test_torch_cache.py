@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from djl_python.core.types import SamplingParams
-from djl_python.engine.batch.scheduler import Chunk
+from djl_python.engine.attention.parameters import AttentionParams, LayerShape
+from djl_python.engine.batch.chunk import Chunk
 from djl_python.engine.batch.sequence import Sequence
-from djl_python.engine.torch_backend.attention import AttentionParams, LayerShape
 from djl_python.engine.torch_backend.torch_cache import TorchCache, in_groups
 from tests.operations import Operations
 

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...batch.scheduler import Chunk
-from ...torch_backend.attention import AttentionParams, LayerShape
+from ...attention.parameters import AttentionParams, LayerShape
+from ...batch.chunk import Chunk
 from ..advance import cache_ahead
 from ..memory import PrefaultedMemory
 from ..pool import FORMATS, Op, Pool, Step
@@ -27,7 +27,7 @@ from ..program.places import KEYS_PER_GROUP, Places, head_rows, heads_fit, place
 
 @dataclass
 class NativePlan:
-    """A `Plan`; `step` points to the arrays of `places`."""
+    """A `StepPlan`; `step` points to the arrays of `places`."""
 
     order: list[Chunk]
     positions: Tensor

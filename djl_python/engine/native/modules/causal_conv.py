@@ -8,11 +8,11 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from ...reading.recipe.limits import MAX_TAPS
 from ..pool import FORMATS, Op, Pool, Step
 from ..program import operations_states
 
 _ACTIVATIONS: Final = {None: None, "silu": "silu", "swish": "silu"}
-MAX_TAPS: Final = 8
 
 
 def native(own: Callable[..., Any], pool: Pool) -> Callable[..., Any]:

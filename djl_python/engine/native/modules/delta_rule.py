@@ -7,18 +7,16 @@ by token. Here both are one kernel, which reads and writes each recurrent state 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...reading.recipe.limits import LANES, MAX_KEY_DIM
+from ...reading.recipe.mixers import DELTA_RULE_EPS
 from ..pool import FORMATS, Op, Pool, Step
 from ..program.operations_states import delta
 from ..program.places import Spans, even_spans
-
-LANES: Final = 16
-MAX_DIM: Final = 256
-EPS: Final = 1e-6  # of the L2 norm inside transformers' functions
 
 
 def native(own: Callable[..., Any], pool: Pool) -> Callable[..., Any]:
@@ -94,7 +92,7 @@ def _run(
     operation = delta(
         heads=heads, key_heads=key_heads, dim=dim, value_dim=size, in_=query.data_ptr(), keys=key.data_ptr(),
         stride=key_heads * dim, values=value.data_ptr(), value_stride=heads * size, g=g.data_ptr(),
-        beta=beta.data_ptr(), rate_stride=heads, scale=dim**-0.5, unit=unit, eps=EPS, out=made.data_ptr(),
+        beta=beta.data_ptr(), rate_stride=heads, scale=dim**-0.5, unit=unit, eps=DELTA_RULE_EPS, out=made.data_ptr(),
         states=state.data_ptr(),
     )  # fmt: skip
     step = Step(tokens=sequences * tokens)
@@ -109,7 +107,7 @@ def _fits(query: Tensor, key: Tensor, value: Tensor, state: Tensor | None) -> bo
         query.dtype in FORMATS
         and query.dtype == key.dtype == value.dtype
         and key.shape[3] % LANES == value.shape[3] % LANES == 0
-        and key.shape[3] <= MAX_DIM
+        and key.shape[3] <= MAX_KEY_DIM
         and value.shape[2] % key.shape[2] == 0
         and (state is None or (state.dtype == torch.float32 and state.is_contiguous()))
     )

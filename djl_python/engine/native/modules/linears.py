@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from ...checkpoints.coded_linear import tensors_of
 from ...checkpoints.quantization import Quantize
-from ...reading.recipe_parts import Linear, NotUnderstoodError
+from ...checkpoints.weights import tensors_of
+from ...reading.recipe.primitives import Linear, NotUnderstoodError
 from ..mapped import let_go
 from ..memory import Arena
 from ..pool import Op, Pool, Step

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...checkpoints.misfits import MISFITS
-from ...reading.watch_functions import CONVOLUTION, DELTA_RULE, files_of
+from ...reading.watching.functions import CONVOLUTION, DELTA_RULE, files_of
 from ..pool import Pool
 from . import causal_conv, delta_rule
 

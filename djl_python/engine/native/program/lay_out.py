@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...reading.recipe import Experts, Layer, Recipe
-from ...reading.recipe_mixers import Attending, Attention, LatentAttention, Mixer
+from ...reading.recipe.decoder import Experts, Layer, Recipe
+from ...reading.recipe.mixers import Attention, AttentionMixer, LatentAttention, Mixer
 from ..pool import Mode, Op
 from .lay_out_attention import CachePlaces, lay_out_attention
 from .lay_out_experts import lay_out_experts
@@ -82,7 +82,7 @@ def _lay_out_embedding(layout: Layout, recipe: Recipe, head: Packed) -> None:
 
 def _remembers(layer: Layer) -> bool:
     """Whether the layer stores keys and values or a state, which later tokens read."""
-    return any(not isinstance(each.what, Attending) or each.what.reads is None for each in layer.mixers)
+    return any(not isinstance(each.body, AttentionMixer) or each.body.reads is None for each in layer.mixers)
 
 
 def _lay_out_layer(layout: Layout, layer: Layer, cache: CachePlaces, states: StatePlaces, *, last: bool) -> None:
@@ -91,20 +91,20 @@ def _lay_out_layer(layout: Layout, layer: Layer, cache: CachePlaces, states: Sta
     for branch, normed in zip(layer.mixers, given, strict=True):
         layout.add_normed(branch.before, normed)
     for i, (branch, normed) in enumerate(zip(layer.mixers, given, strict=True)):
-        mixed = _lay_out_mixer(layout, branch.what, normed, cache, states, last=last and i + 1 == len(given))
+        mixed = _lay_out_mixer(layout, branch.body, normed, cache, states, last=last and i + 1 == len(given))
         if layer.parallel and layer.mlp is not None and i + 1 == len(given):
             layout.add_normed(layer.mlp.before)
-        layout.add_branch(layout.pack(branch.what.output), mixed, branch.after, branch.scale)
+        layout.add_branch(layout.pack(branch.body.output), mixed, branch.after, branch.scale)
     layout.add_norm_of_stream(layer.mixed_norm)
     if layer.mlp is None:
         return
     if not layer.parallel:
         layout.add_normed(layer.mlp.before)
-    if isinstance(layer.mlp.what, Experts):
-        lay_out_experts(layout, layer.mlp.what, layer.mlp.after, layer.mlp.scale)
+    if isinstance(layer.mlp.body, Experts):
+        lay_out_experts(layout, layer.mlp.body, layer.mlp.after, layer.mlp.scale)
     else:
-        inner = lay_out_mlp(layout, layer.mlp.what)
-        layout.add_branch(layout.pack_finely(layer.mlp.what.down), inner, layer.mlp.after, layer.mlp.scale)
+        inner = lay_out_mlp(layout, layer.mlp.body)
+        layout.add_branch(layout.pack_finely(layer.mlp.body.down), inner, layer.mlp.after, layer.mlp.scale)
 
 
 def _lay_out_mixer(

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ...reading.recipe_mixers import Attending, Attention
-from ...reading.recipe_parts import Norm, NotUnderstoodError, Rotary
+from ...reading.recipe.mixers import Attention, AttentionMixer
+from ...reading.recipe.primitives import Norm, NotUnderstoodError, Rotary
 from ..pool import Mode
 from .layout import Layout, Rows
 from .operations import Into, gate
@@ -28,7 +28,7 @@ class CachePlaces:
     block_size: int
     begins: list[int] = field(default_factory=list)
 
-    def take(self, attention: Attending, dtype: torch.dtype) -> int:
+    def take(self, attention: AttentionMixer, dtype: torch.dtype) -> int:
         """Address of an attention's keys and values in the first block; may be that of another that it reads."""
         if attention.reads is None:
             self.begins.append(self.next)
@@ -88,7 +88,7 @@ def rotation(layout: Layout, rotary: Rotary | None) -> Rotation | None:
     return Rotation(2 * rotary.cosines.shape[1], rotary.interleaved, cosines, sines)
 
 
-def add_attention(layout: Layout, attention: Attending, rows: HeadRows, asked: int, mixed: Rows) -> None:
+def add_attention(layout: Layout, attention: AttentionMixer, rows: HeadRows, asked: int, mixed: Rows) -> None:
     """Attend to the cache with the queries that rows at `asked` begin with; results go to `mixed`."""
     sinks, slopes = (
         None if each is None else layout.keep(each.float().contiguous()) for each in (attention.sinks, attention.slopes)

@@ -6,8 +6,8 @@ from typing import Final
 
 import torch
 
-from ...reading.recipe import ExpertGroups, Experts
-from ...reading.recipe_parts import Norm, NotUnderstoodError, Stacked
+from ...reading.recipe.decoder import ExpertGroups, Experts
+from ...reading.recipe.primitives import Norm, NotUnderstoodError, Stacked
 from ..pool import Mode
 from .lay_out_mlp import lay_out_mlp
 from .layout import Layout, Rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ...reading.recipe import TokenBranch, TokenInputs
+from ...reading.recipe.decoder import TokenBranch, TokenInputs
 from ..pool import Mode
 from .lay_out_mlp import lay_out_mlp
 from .layout import Layout

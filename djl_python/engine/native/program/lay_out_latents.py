@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from ...checkpoints.coded_linear import tensors_of
-from ...reading.recipe_mixers import LatentAttention
-from ...reading.recipe_parts import NotUnderstoodError
+from ...checkpoints.weights import tensors_of
+from ...reading.recipe.mixers import LatentAttention
+from ...reading.recipe.primitives import NotUnderstoodError
 from ..mapped import let_go
 from ..pool import Mode
 from . import operations_attention
@@ -23,7 +23,7 @@ def lay_out_latents(layout: Layout, attention: LatentAttention, given: Rows, cac
         last: once keys and values are stored, go on with only the rows whose logits are wanted.
     """
     shape = attention.shape
-    heads, rank, turned = attention.heads, attention.rank, attention.turned
+    heads, rank, turned = attention.heads, attention.rank, attention.rotated
     part, value_dim = attention.key_rows.shape[1], attention.value_rows.shape[1]
     if not heads_fit(shape) or part % 2:
         raise NotUnderstoodError(f"a latent of {rank} dimensions, {part} and {turned} of a head's key")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...reading.recipe import Mlp
+from ...reading.recipe.decoder import Mlp
 from .layout import Layout, Rows
 from .operations import Activated, Into
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ...reading.recipe_parts import Linear
+from ...reading.recipe.primitives import Linear
 from ..pool import Mode, Op
 from . import operations
 from .layout import Layout, Rows

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 
 import torch
 
-from ...reading.recipe_mixers import (
+from ...reading.recipe.mixers import (
+    DELTA_RULE_EPS,
     Convolution,
     DeltaNet,
     GatedNorm,
+    RecurrentMixer,
     SelectiveStateSpace,
     ShortConvolution,
-    Stateful,
     StateSpace,
 )
-from ...reading.recipe_parts import Norm, Stacked
-from ..modules.delta_rule import EPS
+from ...reading.recipe.primitives import Norm, Stacked
 from ..pool import Mode
 from .layout import Layout, Rows
 from .operations import Into, norm_rows
@@ -39,7 +39,7 @@ class StatePlaces:
         return begin
 
 
-def lay_out_stateful(layout: Layout, mixer: Stateful, given: Rows, states: StatePlaces, *, last: bool) -> Rows:
+def lay_out_stateful(layout: Layout, mixer: RecurrentMixer, given: Rows, states: StatePlaces, *, last: bool) -> Rows:
     """Lay out a mixer without its output projection; returns the rows that `mixer.output` reads.
 
     Args:
@@ -78,7 +78,7 @@ def _delta_net(layout: Layout, net: DeltaNet, given: Rows, states: StatePlaces) 
         delta(
             heads=net.heads, key_heads=net.key_heads, dim=net.key_dim, value_dim=net.value_dim, in_=convolved,
             keys=convolved + of_keys, stride=channels, values=convolved + 2 * of_keys, value_stride=channels, g=g,
-            beta=g + 4 * net.heads, rate_stride=2 * net.heads, scale=net.key_dim**-0.5, unit=True, eps=EPS,
+            beta=g + 4 * net.heads, rate_stride=2 * net.heads, scale=net.key_dim**-0.5, unit=True, eps=DELTA_RULE_EPS,
             out=answers, states=states.take(net.matrix_bytes),
         )
     )  # fmt: skip

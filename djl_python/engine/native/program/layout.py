@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ...checkpoints.coded_linear import Weight, tensors_of
 from ...checkpoints.expert_stacks import ConcatenatedExperts, ExpertStack
 from ...checkpoints.quantization import Quantize, finer
-from ...reading.recipe_parts import ExpertLinears, Linear, Norm, Stacked
+from ...checkpoints.weights import Weight, tensors_of
+from ...reading.recipe.primitives import ExpertLinears, Linear, Norm, Stacked
 from ..mapped import let_go
 from ..memory import Arena
 from ..pool import Mode, Op, Pool

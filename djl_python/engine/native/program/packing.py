@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from ...checkpoints.quantization import GROUP, Codes, Quantize, alike, quantized
-from ...reading.recipe_parts import Linear, NotUnderstoodError
+from ...checkpoints.quantization import GROUP, Codes, Quantize, concatenable, quantized
+from ...reading.recipe.primitives import Linear, NotUnderstoodError
 from ..memory import Arena
 from ..pages import give_back
 from ..pool import Op, Pool, Step
@@ -179,7 +179,7 @@ class Packer:
 def _codes(linears: list[Linear], quantize: Quantize | None) -> list[Codes]:
     """Codes of the checkpoint, or those that weights are quantized to; none if weights are packed unquantized."""
     weights = [linear.weight for linear in linears]
-    if stored := alike([None if isinstance(weight, Tensor) else weight.codes() for weight in weights]):
+    if stored := concatenable([None if isinstance(weight, Tensor) else weight.codes() for weight in weights]):
         return stored
     return [] if quantize is None else [quantized(linear.numbers, quantize) for linear in linears]
 

@@ -9,10 +9,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from ...batch.scheduler import Chunk
+from ...attention.parameters import LayerShape
+from ...batch.chunk import Chunk
 from ...batch.sequence import Sequence
 from ...batch.state_slots import StateSpan
-from ...torch_backend.attention import LayerShape
 from ..pool import Step
 from .operations_attention import HeadRows
 
@@ -129,8 +129,8 @@ def slots_of(span: Span, block_size: int) -> list[int]:
     ]  # a list, no array: most chunks are a single token
 
 
-def places_of(spans: list[Span], block_size: int, tile: int, near: int = 0) -> Places:
-    """Places of the tokens of these spans, one after the other in the batch; `near` is `Rotary.near`."""
+def places_of(spans: list[Span], block_size: int, tile: int, short_context: int = 0) -> Places:
+    """Places of the tokens of these spans, one after the other in the batch, for a recipe with this `short_context`."""
     positions: list[int] = []
     rotary_rows: list[int] = []
     starts, sizes, tables = [], [], []
@@ -141,13 +141,14 @@ def places_of(spans: list[Span], block_size: int, tile: int, near: int = 0) -> P
             sizes.append(min(tile, end - first - offset))
             tables.append(len(blocks))
         positions += range(first, end)
-        if near:
-            rotary_rows += range(first + near, end + near) if sequence.far else range(first, end)
+        if short_context:
+            shift = short_context if sequence.long_rope else 0
+            rotary_rows += range(first + shift, end + shift)
         blocks += sequence.blocks[: (end - 1) // block_size + 1]
     of_tokens = np.array(positions, np.int64)
     return Places(
         positions=of_tokens,
-        rotary_rows=np.array(rotary_rows, np.int64) if near else of_tokens,
+        rotary_rows=np.array(rotary_rows, np.int64) if short_context else of_tokens,
         tile_start=np.array(starts, np.int32),
         tile_size=np.array(sizes, np.int32),
         tile_table=np.array(tables, np.int64),

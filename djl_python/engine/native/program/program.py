@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from ...checkpoints.quantization import Quantize
-from ...reading.recipe import Recipe
-from ...reading.recipe_parts import NotUnderstoodError
+from ...reading.recipe.decoder import Recipe
+from ...reading.recipe.primitives import NotUnderstoodError
 from ...sampling.choosing import Chosen
 from ..advance import Advance, cache_ahead
 from ..memory import Arena, PrefaultedMemory, as_tensor
@@ -90,7 +90,7 @@ class Program:
         )
         self._max_tokens = max_tokens
         self.vocabulary = len(recipe.head.weight)
-        self.near = recipe.near
+        self.short_context = recipe.short_context
         self.heads_per_kv_head = max((each.heads // each.kv_heads for each in recipe.attentions), default=1)
         self._state_bytes = recipe.state_bytes(dtype)
         size = max(1, states * self._state_bytes)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from ...batch.scheduler import Chunk
+from ...batch.chunk import Chunk
 from ...batch.sequence import Sequence
 from ...batch.state_slots import StateSlots
 from ...sampling.choosing import Asked, Chosen
 from ...torch_backend.model_runner import rows_of
 from .choices import PlannedChoices
-from .places import Span, Spans, places_of, slots_of, span_of, tile_of
+from .places import Places, Span, Spans, places_of, slots_of, span_of, tile_of
 from .program import Program, StepArrays
 
 
@@ -26,7 +26,7 @@ class NativeModelRunner:
         self._program = program
         self._block_size = block_size
         self._tile = tile_of(program.heads_per_kv_head)
-        self._near = program.near
+        self._short_context = program.short_context
         self._states = states
         self._choices: PlannedChoices | None = None
 
@@ -63,15 +63,18 @@ class NativeModelRunner:
             everything.append(span)
             if last:
                 wanted.append((chunk.sequence, span[2] - last, span[2]))
-        tokens = places_of(everything, self._block_size, self._tile, self._near)
+        tokens = self._places_of(everything)
         return StepArrays(
             ids=np.array(ids, np.int64),
             slots=np.array(slots, np.int64),
             rows=np.array(rows, np.int64),
             tokens=tokens,
-            wanted=tokens if len(rows) == len(ids) else places_of(wanted, self._block_size, self._tile, self._near),
+            wanted=tokens if len(rows) == len(ids) else self._places_of(wanted),
             spans=self._spans(chunks),
         )
+
+    def _places_of(self, spans: list[Span]) -> Places:
+        return places_of(spans, self._block_size, self._tile, self._short_context)
 
     def _spans(self, chunks: list[Chunk]) -> Spans | None:
         if self._states is None:

@@ -10,15 +10,15 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from djl_python.engine.checkpoints.coded_checkpoint import CodedCheckpoint
-from djl_python.engine.checkpoints.coded_linear import CodedLinear
+from djl_python.engine.checkpoints.dequantizing_linear import DequantizingLinear
 from djl_python.engine.checkpoints.quantization import Quantize, quantized
+from djl_python.engine.checkpoints.quantized_checkpoint import QuantizedCheckpoint
 from djl_python.engine.native.modules.linears import NativeLinear, NativeLinears
 from djl_python.engine.native.pool import ACTIVATIONS
-from djl_python.engine.reading.parts import as_linear
-from djl_python.engine.reading.read_mlp import FUNCTIONS
-from djl_python.engine.reading.recipe_parts import Linear
-from tests.coded_checkpoints import Method, rounded
+from djl_python.engine.reading.linears import as_linear
+from djl_python.engine.reading.recipe.activations import FUNCTIONS
+from djl_python.engine.reading.recipe.primitives import Linear
+from tests.quantized_checkpoints import Method, rounded
 
 
 @pytest.fixture(scope="module", params=[torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
@@ -78,13 +78,13 @@ def test_codes_of_a_checkpoint(linears: NativeLinears, method: Method, rows: int
     random = torch.Generator().manual_seed(4)
     tensors, stands_for = rounded(torch.randn(104, 256, generator=random) * 0.05, method)
     save_file({f"linear.{name}": tensor for name, tensor in tensors.items()}, tmp_path / "model.safetensors")
-    checkpoint = CodedCheckpoint(tmp_path, method.configuration)
+    checkpoint = QuantizedCheckpoint(tmp_path, method.configuration)
     bias = nn.Parameter(torch.randn(104, generator=random).to(linears.dtype))
-    coded = as_linear(CodedLinear((104, 256), checkpoint, "linear", bias, linears.dtype))
-    assert coded is not None
+    quantized = as_linear(DequantizingLinear((104, 256), checkpoint, "linear", bias, linears.dtype))
+    assert quantized is not None
     x = torch.randint(-127, 128, (rows, 256), generator=random).to(linears.dtype)
     x[:, ::8] = 127
-    made = packed(linears, coded)(x)
+    made = packed(linears, quantized)(x)
     wanted = x.float() @ stands_for.T + bias.float()
     allowed = 1e-5 if linears.dtype == torch.float32 else 1e-2
     assert ((made.float() - wanted).abs() <= allowed * (x.float().abs() @ stands_for.abs().T)).all()

@@ -10,8 +10,10 @@ from torch import nn
 from transformers.models.falcon_h1 import modeling_falcon_h1
 from transformers.models.qwen3_5 import modeling_qwen3_5 as file
 
+from djl_python.engine.native.library import library
 from djl_python.engine.native.modules.stand_ins import StandIns
 from djl_python.engine.native.pool import Pool
+from tests.kernels import kernels_or_skip
 
 RULES = ["torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule"]
 CONVOLUTIONS = ["causal_conv1d_fn", "causal_conv1d_update"]
@@ -27,6 +29,12 @@ class OfFalcon(nn.Module):
 
 Module.__module__ = file.__name__
 OfFalcon.__module__ = modeling_falcon_h1.__name__
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _kernels() -> None:
+    """Which function is found and replaced is the same for all kernels."""
+    kernels_or_skip(library)
 
 
 @pytest.fixture(scope="module")

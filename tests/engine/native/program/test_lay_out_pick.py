@@ -23,7 +23,7 @@ from djl_python.engine.native.program.layout import Layout
 from djl_python.engine.native.program.operations import Into, choose
 from djl_python.engine.native.program.packing import EIGHT, TWELVE, Packer
 from djl_python.engine.native.program.picker import Patience, Picker
-from djl_python.engine.reading.recipe_parts import Linear
+from djl_python.engine.reading.recipe.primitives import Linear
 from djl_python.engine.sampling.choosing import Asked, Chosen
 from djl_python.engine.sampling.penalties import Occurrences
 from djl_python.engine.sampling.sampling_plan import Plan

@@ -70,6 +70,11 @@ def table() -> dict[Kind, Entry]:
     return found
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _kernels() -> None:
+    """No kernel runs here."""
+
+
 FIELDS: Final = fields()
 TABLE: Final = table()
 

@@ -12,7 +12,7 @@ from djl_python.engine.native.memory import Arena
 from djl_python.engine.native.pool import Mode, Op, Pool, Step
 from djl_python.engine.native.program.operations import Activated, Into, embed, linear
 from djl_python.engine.native.program.packing import SAME, TWELVE, Packed, Packer
-from djl_python.engine.reading.recipe_parts import Linear
+from djl_python.engine.reading.recipe.primitives import Linear
 
 SHAPES = [(64, 128), (70, 130), (31, 2), (200, 900), (70, 2600)]  # the last one in parts
 

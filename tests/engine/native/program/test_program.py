@@ -16,16 +16,16 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from djl_python.core.types import SamplingParams
-from djl_python.engine.batch.scheduler import Chunk
+from djl_python.engine.attention.lookup import PAGED
+from djl_python.engine.batch.chunk import Chunk
 from djl_python.engine.batch.sequence import Sequence
 from djl_python.engine.batch.state_slots import StateSlots
 from djl_python.engine.checkpoints.quantization import Quantize
 from djl_python.engine.native.program import layout
 from djl_python.engine.native.program.program import Program
 from djl_python.engine.native.program.runner import NativeModelRunner
-from djl_python.engine.reading.read import read_recipe
-from djl_python.engine.torch_backend.attention import PAGED
-from tests.checkpoints import NATIVE, OWN_ATTENTION, VOCABULARY, build_checkpoint
+from djl_python.engine.reading.inference.decoder import read_recipe
+from tests.checkpoints import NATIVE, OWN_ATTENTION, VOCABULARY, build_checkpoint, representative_first
 
 BLOCK = 16
 LENGTH = 90
@@ -232,7 +232,7 @@ def test_bf16_is_as_near_to_fp32_as_transformers_is(architecture: str, tmp_path:
     native.program.close()
 
 
-@pytest.mark.parametrize("architecture", NATIVE)
+@pytest.mark.parametrize("architecture", representative_first())
 def test_rows_lie_apart_where_the_cache_wants_it(
     architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,7 +302,7 @@ def test_time_is_told_by_kind_of_operation(tmp_path: Path) -> None:
 
 def test_arrays_have_the_types_that_the_kernels_read() -> None:
     runner = NativeModelRunner.__new__(NativeModelRunner)
-    runner._block_size, runner._tile, runner._near, runner._states = BLOCK, 8, 0, None
+    runner._block_size, runner._tile, runner._short_context, runner._states = BLOCK, 8, 0, None
     other = sequence(prompt(8, 40), [5, 6, 7], prompt_logprobs=0)
     other.computed = 30
     unfinished = Chunk(sequence(prompt(8, 40), [2, 4, 9]), 20)

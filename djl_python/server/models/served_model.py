@@ -1,0 +1,289 @@
+"""A served model: its workers, its pool, and its health.
+
+Runs in the front end's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import itertools
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import msgspec
+
+from ...config import ModelConfig, devices_of
+from ...core.errors import ModelLoadError, UnavailableError
+from ...core.types import EngineInfo
+from ...dialects.shared.base import ModelStatus, RequestCounts
+from ...ipc.protocol import Status
+from ..metrics import ModelMetrics
+from .placement import Placement, ReplicaSpec
+from .pool import Pool
+from .replica import Replica, WorkerState
+
+
+class Health(enum.StrEnum):
+    """The health of a model, in DJL's words."""
+
+    PENDING = "PENDING"  # loading for the first time
+    HEALTHY = "Healthy"
+    UNHEALTHY = "Unhealthy"  # was ready, has fewer ready workers than it should
+    FAILED = "FAILED"
+
+
+class ServedModel:
+    """A model with its workers and its pool. Is the `Owner` of its replicas.
+
+    `on_progress` is called with each loading message, `on_change` when a worker's state has changed.
+
+    Attributes:
+        replicas: the workers that it should have; without those that scaling down has removed.
+        registered_s: Unix time of its registration.
+        settled: set once the model has loaded, failed to load, or been stopped.
+        tally: counts of its requests by outcome.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        metrics: ModelMetrics,
+        placement: Placement,
+        *,
+        turns: asyncio.Semaphore | None = None,
+        on_progress: Callable[[ServedModel, Status], None] = lambda _model, _status: None,
+        on_change: Callable[[ServedModel], None] = lambda _model: None,
+    ) -> None:
+        """The model is PENDING, without workers, until `start` or `fail`.
+
+        Args:
+            turns: limits how many workers load at a time, of all models that have it; None: no limit.
+        """
+        self.config = config
+        self.metrics = metrics
+        self.log_extra = {"model": config.label}
+        self.pool = Pool(config.name, config.serving.job_queue_size, config.option.predict_timeout, metrics)
+        self.replicas: list[Replica] = []
+        self.registered_s = time.time()
+        self.settled = asyncio.Event()
+        self.tally = RequestCounts()
+        self._placement = placement
+        self._turns = turns
+        self._on_progress = on_progress
+        self._on_change = on_change
+        self._broken = ""
+        self._was_ready = False
+        self._removed: list[Replica] = []  # by scaling down, and perhaps not gone yet
+        self._names: set[str] = set()  # of another instance's workers
+        self._counted: Counter[WorkerState] = Counter()  # as added to the metrics
+
+    def successor(self, config: ModelConfig) -> ServedModel:
+        """A new instance of the model with this configuration, not started yet, which can run beside this one."""
+        made = ServedModel(
+            config,
+            self.metrics,
+            self._placement,
+            turns=self._turns,
+            on_progress=self._on_progress,
+            on_change=self._on_change,
+        )
+        made._names = {replica.name for replica in self._all}
+        return made
+
+    def start(self, most: int | None = None) -> None:
+        """Start the workers, `most` of them if that is given; `on_change` reports their states."""
+        self.replicas = []
+        for config in worker_configs(self.config)[:most]:
+            self.replicas.append(self._replica(config))
+        self.changed()
+        for replica in self.replicas:
+            replica.start()
+
+    def fail(self, problem: str) -> None:
+        """Make a model that was not started FAILED: loading it can't even be tried."""
+        self._broken = problem
+        self.changed()
+
+    async def loaded(self) -> None:
+        """Wait until every worker has been ready.
+
+        Raises:
+            ModelLoadError: one has failed to load, or was stopped before it had.
+        """
+        await _all_ready(self.replicas)
+
+    async def scale(self, workers: int, drain_timeout_s: float) -> None:
+        """Have so many workers on each device. New ones are waited for; removed ones first finish their calls.
+
+        Workers that have failed are removed, and others take their places.
+
+        Args:
+            drain_timeout_s: how many seconds a removed worker's calls get to finish.
+
+        Raises:
+            ModelLoadError: a new worker did not load: all new ones are removed again, and no other was. Or no worker
+                can be started at all, see `fail`.
+        """
+        if self._broken:
+            raise ModelLoadError(self._broken)
+        before = self.config
+        self.config = with_workers(before, workers)
+        spare = sorted(
+            (one for one in self.replicas if one.state in (WorkerState.READY, WorkerState.STARTING)),
+            key=lambda one: one.state is not WorkerState.READY,
+        )
+        kept, added = [], []
+        for config in worker_configs(self.config):
+            found = next((one for one in spare if one.device == config.option.device), None)
+            if found is not None:
+                spare.remove(found)
+                kept.append(found)
+            else:
+                added.append(self._replica(config))
+                self.replicas.append(added[-1])  # so that the next has another name
+        self.changed()
+        for replica in added:
+            replica.start()
+        try:
+            await _all_ready(added)
+        except ModelLoadError:
+            self.config = before
+            await self._remove(added, drain_timeout_s)
+            raise
+        await self._remove([one for one in self.replicas if one not in kept and one not in added], drain_timeout_s)
+
+    async def stop(self, reason: str = "the server is shutting down") -> None:
+        """End the workers. Calls that are still waiting or in flight fail first, with `reason`."""
+        self.pool.refusal = reason
+        self.pool.fail_all(UnavailableError(self.pool.refusal), "shutdown")
+        await asyncio.gather(*(replica.stop() for replica in self._all))
+        self._count(Counter())
+        self.settled.set()  # loading need not be waited for any more
+
+    def kill(self) -> None:
+        """Kill the workers at once."""
+        for replica in self._all:
+            replica.kill()
+
+    @property
+    def ready(self) -> bool:
+        """Whether a worker can answer now."""
+        return any(replica.state is WorkerState.READY for replica in self.replicas)
+
+    @property
+    def health(self) -> Health:
+        """The model's health, from the states of its workers."""
+        if self._broken:
+            return Health.FAILED
+        states = {replica.state for replica in self.replicas}
+        if states == {WorkerState.READY}:
+            return Health.HEALTHY
+        if states == {WorkerState.FAILED}:
+            return Health.FAILED
+        return Health.UNHEALTHY if self._was_ready else Health.PENDING
+
+    @property
+    def failure(self) -> str:
+        """Why the model, or one of its workers, has failed; "" if none has."""
+        return self._broken or next((replica.failure for replica in self.replicas if replica.failure), "")
+
+    @property
+    def engine(self) -> EngineInfo | None:
+        """What runs the model, in the first worker that is ready and has an engine."""
+        ready = (replica.engine for replica in self.replicas if replica.state is WorkerState.READY)
+        return next((engine for engine in ready if engine is not None), None)
+
+    @property
+    def status(self) -> ModelStatus:
+        """The model as pages see it."""
+        return ModelStatus(
+            config=self.config,
+            ready=self.ready,
+            failed=self.health is Health.FAILED,
+            workers=sum(replica.state is WorkerState.READY for replica in self.replicas),
+            registered_s=self.registered_s,
+            in_flight=self.pool.in_flight,
+            queued=self.pool.queued,
+            tally=self.tally,
+            engine=self.engine,
+        )
+
+    def answered(self, status: int, duration_s: float) -> None:
+        """Count a request that has ended, `duration_s` seconds after its last byte arrived."""
+        self.tally = counted(self.tally, status, duration_s)
+
+    def changed(self) -> None:
+        """Apply a change of a worker's state to metrics, pool and `settled`, and call `on_change`."""
+        self._was_ready = self._was_ready or self.ready
+        self._count(Counter(replica.state for replica in self._all))
+        if self.health is Health.FAILED:
+            self.pool.refusal = f"model {self.config.name!r} has failed"
+            self.pool.fail_all(UnavailableError(self.pool.refusal), "worker_died")
+        self._on_change(self)
+        if self.health is not Health.PENDING:
+            self.settled.set()
+
+    def loading(self, status: Status) -> None:
+        """A worker that loads tells how far it is."""
+        self._on_progress(self, status)
+
+    def restarted(self) -> None:
+        """A worker that ended by itself is started again."""
+        self.metrics.restarts.inc()
+
+    @property
+    def _all(self) -> list[Replica]:
+        """The workers, and those that may be ending."""
+        return [*self.replicas, *self._removed]
+
+    def _replica(self, config: ModelConfig) -> Replica:
+        taken = self._names | {replica.name for replica in self._all}
+        name = next(name for name in map(str, itertools.count()) if name not in taken)
+        return Replica(ReplicaSpec(name, config), self._placement, self.pool, self, self._turns)
+
+    async def _remove(self, replicas: Sequence[Replica], drain_timeout_s: float) -> None:
+        self.replicas = [one for one in self.replicas if one not in replicas]
+        self._removed += replicas
+        self.changed()
+        await asyncio.gather(*(replica.retire(drain_timeout_s) for replica in replicas))
+        self._removed = [one for one in self._removed if one not in replicas]
+        self.changed()
+
+    def _count(self, states: Counter[WorkerState]) -> None:
+        for state in WorkerState:
+            if state is not WorkerState.STOPPED:
+                self.metrics.workers(state, states[state] - self._counted[state])
+        self._counted = states
+
+
+async def _all_ready(replicas: Sequence[Replica]) -> None:
+    await asyncio.gather(*(replica.settled.wait() for replica in replicas))
+    for replica in replicas:
+        if replica.state in (WorkerState.FAILED, WorkerState.STOPPED):
+            raise ModelLoadError(replica.failure or "it was stopped before it had loaded")
+
+
+def counted(tally: RequestCounts, status: int, duration_s: float) -> RequestCounts:
+    """`tally` with one more answer of this status, which has ended just now."""
+    if status < 400:
+        return replace(
+            tally, succeeded=tally.succeeded + 1, succeeded_s=tally.succeeded_s + duration_s, last_s=time.time()
+        )
+    return replace(tally, failed=tally.failed + 1, failed_s=tally.failed_s + duration_s, last_s=time.time())
+
+
+def worker_configs(config: ModelConfig) -> list[ModelConfig]:
+    """One configuration for each worker: `minWorkers` of them for every device that is named."""
+    return [
+        msgspec.structs.replace(config, option=msgspec.structs.replace(config.option, device=device))
+        for device in devices_of(config)
+        for _ in range(config.serving.min_workers)
+    ]
+
+
+def with_workers(config: ModelConfig, workers: int) -> ModelConfig:
+    """The configuration with so many workers on each device."""
+    return msgspec.structs.replace(config, serving=msgspec.structs.replace(config.serving, min_workers=workers))

@@ -1,0 +1,91 @@
+"""The table of registered models, by name and version, and which of them a request means.
+
+Runs in the front end's event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ...core.errors import ModelNotFoundError, ModelNotNamedError
+from .served_model import ServedModel
+
+
+class ModelTable:
+    """The registered models. Of a name's versions, the one registered last answers requests that name no version."""
+
+    def __init__(self, default_model: str = "") -> None:
+        self._default_model = default_model
+        self._by_name: dict[str, dict[str, ServedModel]] = {}
+
+    def put(self, model: ServedModel) -> None:
+        """Add a model, in the place of the one that has its name and version, if there is one."""
+        self._by_name.setdefault(model.config.name, {})[model.config.version] = model
+
+    def remove(self, model: ServedModel) -> None:
+        """Remove a model, which is in the table."""
+        versions = self._by_name[model.config.name]
+        del versions[model.config.version]
+        if not versions:
+            del self._by_name[model.config.name]
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        for versions in self._by_name.values():
+            yield from versions.values()
+
+    def __len__(self) -> int:
+        return sum(len(versions) for versions in self._by_name.values())
+
+    @property
+    def several(self) -> bool:
+        """Whether there are models of several names: a request must name one then, unless there is a default."""
+        return len(self._by_name) > 1
+
+    @property
+    def only(self) -> ServedModel | None:
+        """The model of every request, and of errors that arise before a model is selected; None: several, or none."""
+        return None if len(self._by_name) != 1 else self.select("")
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names of the models, in order of registration."""
+        return list(self._by_name)
+
+    def versions(self, name: str) -> Sequence[ServedModel]:
+        """Every version of a model, in order of registration; none where there is no such model."""
+        return list(self._by_name.get(name, {}).values())
+
+    def select(self, name: str, version: str = "", unversioned: str = "") -> ServedModel:
+        """The model that a request means; "" where it names none. `unversioned` also finds a model without a version.
+
+        Raises:
+            ModelNotFoundError: no model or version of this name.
+            ModelNotNamedError: the request must name one.
+        """
+        if not name:
+            name = self._only_name()
+        versions = self._by_name.get(name)
+        if versions is None:
+            raise ModelNotFoundError(f"there is no model {name!r}; {self.loaded}")
+        if not version:
+            return versions[next(reversed(versions))]
+        if version not in versions and version == unversioned and "" in versions:
+            return versions[""]
+        if version not in versions:
+            known = ", ".join(known or unversioned or "(none)" for known in versions)
+            raise ModelNotFoundError(f"model {name!r} has no version {version!r}; its versions: {known}")
+        return versions[version]
+
+    @property
+    def loaded(self) -> str:
+        """The names of the models, for messages."""
+        return f"loaded: {', '.join(self._by_name)}" if self._by_name else "no model is loaded"
+
+    def _only_name(self) -> str:
+        if len(self._by_name) == 1:
+            return next(iter(self._by_name))
+        if self._default_model:
+            return self._default_model
+        if not self._by_name:
+            raise ModelNotFoundError("no model is loaded")
+        raise ModelNotNamedError(f"Parameter model_name is required: {self.loaded}")

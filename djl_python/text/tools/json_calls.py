@@ -1,0 +1,185 @@
+"""Tool calls in JSON, as the model families mark them. Runs in the worker.
+
+The arguments are passed on as they are generated, as soon as it is certain that this is a call.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable
+from typing import ClassVar, Final
+
+from ...core.types import FinishReason, ToolCallDelta, ToolUse
+from .call_reader import CallReader
+from .parser import ParsedText, ToolParser
+from .syntax import SyntaxParser
+
+
+class JsonParser(SyntaxParser):
+    """Calls that are JSON objects."""
+
+    #: Whether an object is a call only if it names a known tool: for syntaxes that do not mark calls.
+    only_known: ClassVar[bool] = False
+
+    def __init__(self, use: ToolUse) -> None:
+        super().__init__(use)
+        self._reader = CallReader()
+        self._reported = False
+        self._after_call: Callable[[], bool] = self._begin
+
+    def finish(self, reason: FinishReason) -> ParsedText:
+        if self._reported and not self._reader.done and reason is FinishReason.EOS:
+            self._reader.close()
+            if rest := self._reader.take():
+                self._calls.append(ToolCallDelta(self._calls_begun - 1, arguments=rest))
+        return super().finish(reason)
+
+    def _read(self, reader: CallReader, after: Callable[[], bool]) -> bool:
+        """Read an object next; `after` is the state that follows it."""
+        self._reader, self._reported, self._after_call = reader, False, after
+        self._state = self._in_call
+        return True
+
+    def _in_call(self) -> bool:
+        reader = self._reader
+        self._hold(reader.feed(self._text))
+        name = reader.name
+        if reader.failed or (reader.certain and self.only_known and name not in self._names):
+            return self._not_a_call()
+        if self._reported:
+            self._raw = ""
+            if arguments := reader.take():
+                self._calls.append(ToolCallDelta(self._calls_begun - 1, arguments=arguments))
+        elif reader.certain and name is not None:
+            self._reported = True
+            self._call(name, reader.take())
+        if reader.done:
+            self._state = self._after_call
+        return reader.done
+
+    def _not_a_call(self) -> bool:
+        """Release an object that was not a call, and go to the state after it."""
+        self._among_calls = False
+        self._release()
+        self._state = self._begin
+        return True
+
+    def _item(self) -> bool:
+        """The state between the objects of an array."""
+        self._among_calls = self._calls_begun > 0
+        if not self._skip_space():
+            return False
+        if self._text[0] == ",":
+            self._hold(1)
+            return True
+        if self._text[0] == "]":
+            self._hold(1)
+            self._among_calls = False
+            if self._calls_begun:
+                self._raw = ""
+            else:
+                self._release()
+            self._state = self._after_array
+            return True
+        return self._read(CallReader(), self._item)
+
+    def _after_array(self) -> bool:
+        return self._plain()
+
+
+class HermesParser(JsonParser):
+    """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, any number of times, between text. Hermes, Qwen."""
+
+    _START: Final = "<tool_call>"
+    _END: Final = "</tool_call>"
+    markers = (_START, _END)
+
+    def _begin(self) -> bool:
+        self._among_calls = False
+        return bool(self._begin_after((self._START,), (self._END,))) and self._read(CallReader(), self._close)
+
+    def _close(self) -> bool:
+        self._among_calls = True
+        self._text = self._text.lstrip(string.whitespace + "}]")  # Qwen has been seen to write a brace too many
+        self._raw = ""
+        if self._text.startswith("{"):  # another call: Qwen has been seen to write several between two tags
+            return self._read(CallReader(), self._close)
+        if self._text.startswith(self._END):
+            self._text = self._text.removeprefix(self._END)
+        elif self._END.startswith(self._text):
+            return False
+        self._state = self._begin
+        return True
+
+
+class Llama3JsonParser(JsonParser):
+    """`{"name": ..., "parameters": {...}}` and nothing else, several with `;` between. Llama 3.1 to 4.
+
+    `<|python_tag|>` may come before. An object that names no tool is an answer in JSON, not a call.
+    """
+
+    _TAG: Final = "<|python_tag|>"
+    markers = (_TAG,)
+    only_known = True
+
+    def _begin(self) -> bool:
+        if not self._skip_space():
+            return False
+        if self._text.startswith(self._TAG):
+            self._hold(len(self._TAG))
+            return True
+        if self._TAG.startswith(self._text):
+            return False
+        return self._read(CallReader(), self._between)
+
+    def _has_begun(self) -> bool:
+        return super()._has_begun() or (self._state == self._in_call and self._reader.name in self._names)
+
+    def _between(self) -> bool:
+        self._text = self._text.lstrip(string.whitespace + ";,}]")
+        self._raw = ""
+        return bool(self._text) and self._read(CallReader(), self._between)
+
+    def _not_a_call(self) -> bool:
+        self._release()
+        self._state = self._said
+        return True
+
+    def _said(self) -> bool:
+        """The state after any other text: then only the tag begins a call."""
+        if self._say_up_to(self._TAG):
+            self._state = self._begin
+            return True
+        return False
+
+
+class ForcedParser(JsonParser):
+    """What `tools.forced_calls` forces: one object, or an array of them.
+
+    Args:
+        call_id: makes ids in the form that the model's own syntax wants.
+    """
+
+    def __init__(self, use: ToolUse, call_id: Callable[[], str] = ToolParser.call_id) -> None:
+        super().__init__(use)
+        self._new_id = call_id
+
+    def finish(self, reason: FinishReason) -> ParsedText:
+        """End the text; what a limit left of a call before its name is not content, as nobody asked for content."""
+        if self._state != self._plain:
+            self._raw = self._text = ""
+        return super().finish(reason)
+
+    def _begin(self) -> bool:
+        if not self._skip_space():
+            return False
+        if self._text[0] == "[":
+            self._hold(1)
+            self._state = self._item
+            return True
+        return self._read(CallReader(), self._after_array)
+
+    def _not_a_call(self) -> bool:
+        super()._not_a_call()
+        self._state = self._plain
+        return True

@@ -1,0 +1,544 @@
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from djl_python.core.errors import OverloadedError, ServingError, UnavailableError
+from djl_python.core.types import EngineInfo
+from djl_python.ipc.protocol import AnyMessage, Break, Call, Cancel, Chunk, Report, Start, Status, Taken
+from djl_python.server.metrics import Metrics, ModelMetrics
+from djl_python.server.models.flights import next_id
+from djl_python.server.models.pool import Pool
+
+
+class Recorder:
+    """A client that remembers."""
+
+    def __init__(self) -> None:
+        self.got: list[object] = []
+        self.error: ServingError | None = None
+        self.holds_body = True
+
+    def sent(self) -> None:
+        self.holds_body = False
+
+    def start(self, status: int, headers: dict[str, str]) -> None:
+        self.got.append(status)
+
+    def body(self, data: bytes, last: bool) -> None:
+        self.got.append((data, last))
+
+    def break_off(self) -> None:
+        self.got.append("broken off")
+
+    def fail(self, error: ServingError) -> None:
+        assert self.error is None
+        self.error = error
+
+
+class Worker:
+    def __init__(self, name: str = "0", capacity: int = 1, queries: int = 0) -> None:
+        self.name, self.capacity, self.queries = name, capacity, queries
+        self.engine: EngineInfo | None = None
+        self.sent: list[AnyMessage] = []
+        self.left = 0  # how many of them are on their way
+        self.hung_up = asyncio.Event()
+
+    def send(self, message: AnyMessage) -> None:
+        self.sent.append(message)
+
+    def flush(self) -> None:
+        self.left = len(self.sent)
+
+    def said(self, message: AnyMessage) -> None:
+        raise AssertionError(message)
+
+    def hang_up(self, reason: str) -> None:
+        self.hung_up.set()
+
+    @property
+    def calls(self) -> list[int]:
+        return [message.id for message in self.sent if isinstance(message, Call)]
+
+    @property
+    def cancels(self) -> list[tuple[int, str]]:
+        return [(message.id, message.reason) for message in self.sent if isinstance(message, Cancel)]
+
+
+def call() -> Call:
+    return Call(next_id(), "lmi", "predict", "POST", "/invocations", (), {}, b"{}")
+
+
+def pool(
+    *workers: Worker, queue_size: int = 10, predict_timeout_s: float = 60, metrics: ModelMetrics | None = None
+) -> Pool:
+    made = Pool("m", queue_size, predict_timeout_s, metrics or Metrics().model("m", ""))
+    for worker in workers:
+        made.add(worker)
+    return made
+
+
+async def test_nobody_comes_in_before_the_first_worker_is_ready() -> None:
+    loading = pool()
+    with pytest.raises(UnavailableError, match="loading"):
+        loading.submit(call(), Recorder())
+    loading.add(Worker())
+    loading.submit(call(), Recorder())
+
+
+async def test_one_without_calls_is_idle() -> None:
+    async with asyncio.timeout(5):
+        await pool().wait_idle()
+    served = pool(worker := Worker())
+    flight = served.submit(call(), Recorder())
+    idle = asyncio.create_task(served.wait_idle())
+    await asyncio.sleep(0)
+    assert not idle.done()
+    served.receive(worker, [Chunk(flight.id, b"", True)])
+    await idle
+
+
+async def test_a_body_is_held_until_it_is_sent() -> None:
+    served = pool(worker := Worker())
+    first, waiting = Recorder(), Recorder()
+    flight = served.submit(call(), first)
+    served.submit(call(), waiting)
+    assert not first.holds_body and waiting.holds_body
+    served.receive(worker, [Chunk(flight.id, b"", True)])
+    assert not waiting.holds_body
+
+
+async def test_who_waits_is_with_the_worker_before_the_answer_is_written() -> None:
+    worker = Worker()
+    served = pool(worker)
+    seen: list[tuple[list[int], int]] = []
+
+    class Watching(Recorder):
+        def body(self, data: bytes, last: bool) -> None:
+            seen.append((worker.calls, worker.left))
+
+    first = served.submit(call(), Watching())
+    waiting = served.submit(call(), Recorder())
+    served.receive(worker, [Start(first.id, 200, {}), Chunk(first.id, b"done", True)])
+    assert seen == [([first.id, waiting.id], 2)]
+
+
+async def test_the_least_busy_worker_gets_the_call() -> None:
+    a, b = Worker("a", 2), Worker("b", 2)
+    shared = pool(a, b)
+    taken = []
+    for _ in range(4):
+        shared.submit(call(), Recorder())
+        taken.append((len(a.calls), len(b.calls)))
+    assert taken == [(1, 0), (1, 1), (2, 1), (2, 2)]
+
+
+async def test_calls_wait_in_order_and_one_too_many_is_refused_at_once() -> None:
+    worker = Worker()
+    small = pool(worker, queue_size=2)
+    flights = [small.submit(call(), Recorder()) for _ in range(3)]
+    with pytest.raises(OverloadedError, match="2 requests are waiting"):
+        small.submit(call(), Recorder())
+    assert worker.calls == [flights[0].id]
+    for flight in flights:
+        small.receive(worker, [Start(flight.id, 200, {}), Chunk(flight.id, b"x", True)])
+    assert worker.calls == [flight.id for flight in flights]
+    assert small.busy == 0
+    await small.wait_idle()
+
+
+async def test_a_call_says_how_long_it_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 100.0
+    monkeypatch.setattr("djl_python.server.models.pool.time.monotonic", lambda: now_s)
+    worker = Worker()
+    served = pool(worker)
+    first = served.submit(call(), Recorder())
+    served.submit(call(), Recorder())
+    now_s = 103.0
+    served.receive(worker, [Chunk(first.id, b"", True)])
+    assert [message.waited_s for message in worker.sent if isinstance(message, Call)] == [0.0, 3.0]
+
+
+async def test_queries_take_no_place_of_calls_and_wait_for_none() -> None:
+    metrics = Metrics()
+    worker = Worker(queries=1)
+    full = pool(worker, queue_size=1, metrics=metrics.model("m", ""))
+    running, waiting = full.submit(call(), Recorder()), full.submit(call(), Recorder())
+    with pytest.raises(OverloadedError):
+        full.submit(call(), Recorder())
+    query = full.submit(call(), Recorder(), query=True)
+    assert worker.calls == [running.id, query.id]
+    second = full.submit(call(), Recorder(), query=True)
+    with pytest.raises(OverloadedError):
+        full.submit(call(), Recorder(), query=True)
+    full.receive(worker, [Chunk(query.id, b"", True)])
+    assert worker.calls == [running.id, query.id, second.id]
+    full.receive(worker, [Chunk(running.id, b"", True)])
+    assert worker.calls[-1] == waiting.id
+    full.cancel(second, "disconnect")
+    full.receive(worker, [Chunk(waiting.id, b"", True)])
+    await full.wait_idle()
+    assert b'djl_queue_seconds_count{model="m",stage="server",version=""} 2.0' in metrics.render()
+
+
+async def test_queries_wait_while_there_is_no_worker() -> None:
+    worker = Worker(queries=4)
+    shared = pool(worker)
+    shared.remove(worker, "has ended")
+    calls = [shared.submit(call(), Recorder(), query=query).id for query in (False, True, True)]
+    shared.add(successor := Worker(queries=4))
+    assert sorted(successor.calls) == calls
+    shared.submit(call(), client := Recorder(), query=True)
+    shared.remove(successor, "has ended")
+    assert client.error is not None and client.error.kind == "worker_died"
+    assert shared.busy == 0
+
+
+async def test_to_a_handler_without_queries_they_are_calls_like_others() -> None:
+    worker = Worker()
+    shared = pool(worker)
+    first, query = shared.submit(call(), Recorder()), shared.submit(call(), Recorder(), query=True)
+    assert worker.calls == [first.id]
+    shared.receive(worker, [Chunk(first.id, b"", True)])
+    last = shared.submit(call(), Recorder())
+    assert worker.calls == [first.id, query.id]
+    shared.receive(worker, [Chunk(query.id, b"", True)])
+    assert worker.calls == [first.id, query.id, last.id]
+
+
+async def test_the_pieces_of_one_read_are_written_at_once() -> None:
+    worker, client = Worker(), Recorder()
+    shared = pool(worker)
+    id = shared.submit(call(), client).id
+    shared.receive(worker, [Start(id, 200, {}), Chunk(id, b"a", False), Chunk(id, b"b", False)])
+    shared.receive(worker, [Chunk(next_id(), b"of a call that has left", False), Chunk(id, b"c", False)])
+    shared.receive(worker, [Chunk(id, b"d", False), Chunk(id, b"", True)])
+    assert client.got == [200, (b"ab", False), (b"c", False), (b"d", True)]
+
+
+async def test_a_start_alone_is_written_at_once_and_what_the_client_takes_is_told() -> None:
+    worker, client = Worker(), Recorder()
+    shared = pool(worker)
+    flight = shared.submit(call(), client)
+    shared.receive(worker, [Start(flight.id, 200, {})])
+    assert client.got == [200, (b"", False)] and shared.in_flight == 1
+    shared.taken(flight, 7)
+    assert worker.sent[-1] == Taken(flight.id, 7)
+
+
+async def test_a_call_that_is_too_long_to_be_passed_on_takes_no_place() -> None:
+    class Strict(Worker):
+        def send(self, message: AnyMessage) -> None:
+            if isinstance(message, Call) and message.body == b"long":
+                raise ValueError("too long")
+            super().send(message)
+
+    worker, client = Strict(), Recorder()
+    shared = pool(worker)
+    first = shared.submit(call(), Recorder())
+    shared.submit(msgspec.structs.replace(call(), body=b"long"), client)
+    following = shared.submit(call(), Recorder())
+    shared.receive(worker, [Chunk(first.id, b"", True)])
+    assert client.error is not None and "too long" in client.error.message
+    assert worker.calls == [first.id, following.id] and shared.in_flight == shared.busy == 1
+
+
+async def test_two_reads_may_come_at_one_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An event loop's clock may stand still while it handles what came together."""
+    now = asyncio.get_running_loop().time()
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
+    worker, client = Worker(), Recorder()
+    shared = pool(worker)
+    id = shared.submit(call(), client).id
+    shared.receive(worker, [Start(id, 200, {}), Chunk(id, b"a", False)])
+    shared.receive(worker, [Chunk(id, b"b", True)])
+    assert client.got == [200, (b"a", False), (b"b", True)]
+
+
+async def test_a_call_whose_client_left_while_it_waited_never_reaches_a_worker() -> None:
+    worker = Worker()
+    shared = pool(worker)
+    first, second, third = (shared.submit(call(), Recorder()) for _ in range(3))
+    shared.cancel(second, "disconnect")
+    shared.receive(worker, [Chunk(first.id, b"", True)])
+    assert worker.calls == [first.id, third.id]
+    assert worker.cancels == []
+
+
+@pytest.mark.parametrize("end", [lambda id: Chunk(id, b"", True), Break], ids=["last chunk", "break"])
+async def test_a_running_call_is_cancelled_once_and_its_place_given_on(end: Callable[[int], AnyMessage]) -> None:
+    worker, client = Worker(), Recorder()
+    shared = pool(worker)
+    first, second = shared.submit(call(), client), shared.submit(call(), Recorder())
+    shared.cancel(first, "disconnect")
+    shared.cancel(first, "disconnect")
+    assert worker.cancels == [(first.id, "disconnect")]
+    shared.receive(worker, [Start(first.id, 200, {}), Chunk(first.id, b"late", False)])  # crossed on the way
+    assert worker.calls == [first.id]  # a function can't be interrupted
+    assert (shared.in_flight, shared.busy) == (1, 1)  # with the worker; waited for
+    shared.receive(worker, [end(first.id)])
+    shared.receive(worker, [end(first.id)])  # of a call that is not there any more
+    assert worker.calls == [first.id, second.id]
+    assert client.got == [] and client.error is None
+
+
+async def test_a_call_goes_to_who_is_idle_rather_than_to_who_is_busy_for_nobody() -> None:
+    busy, idle = Worker("a"), Worker("b")
+    shared = pool(busy, idle)
+    shared.cancel(shared.submit(call(), Recorder()), "disconnect")
+    following = shared.submit(call(), Recorder())
+    assert (len(busy.calls), idle.calls) == (1, [following.id])
+
+
+async def test_a_call_that_nobody_waits_for_has_its_time_too() -> None:
+    worker = Worker()
+    shared = pool(worker, predict_timeout_s=0.05)
+    client = Recorder()
+    gone = shared.submit(call(), client)
+    shared.cancel(gone, "disconnect")
+    async with asyncio.timeout(5):
+        while len(worker.cancels) < 2:
+            await asyncio.sleep(0.01)
+    assert worker.cancels == [(gone.id, "disconnect"), (gone.id, "timeout")] and client.error is None
+
+
+async def test_a_broken_answer_has_what_came_before() -> None:
+    worker, client = Worker(), Recorder()
+    shared = pool(worker)
+    id = shared.submit(call(), client).id
+    shared.receive(worker, [Start(id, 200, {}), Chunk(id, b"a", False), Break(id)])
+    assert client.got == [200, (b"a", False), "broken off"]
+    assert shared.busy == 0
+    id = shared.submit(call(), client := Recorder()).id
+    shared.receive(worker, [Start(id, 200, {}), Chunk(id, b"a", False)])
+    shared.receive(worker, [Break(id)])
+    assert client.got == [200, (b"a", False), "broken off"]
+
+
+async def test_what_is_about_no_call_is_for_the_worker_itself() -> None:
+    class Listening(Worker):
+        def said(self, message: AnyMessage) -> None:
+            heard.append(message)
+
+    heard: list[AnyMessage] = []
+    shared = pool(worker := Listening())
+    shared.receive(worker, [Report(), Status("failed")])
+    assert heard == [Status("failed")]
+
+
+async def test_a_workers_death_fails_its_calls_and_no_others() -> None:
+    a, b = Worker("a"), Worker("b")
+    shared = pool(a, b)
+    clients = [Recorder() for _ in range(3)]
+    for client in clients:
+        shared.submit(call(), client)
+    shared.remove(a, "has ended")
+    assert [client.error.kind if client.error else "" for client in clients] == ["worker_died", "", ""]
+    shared.remove(b, "has ended")
+    assert clients[1].error is not None and clients[2].error is None  # that one was waiting, and waits on
+    shared.remove(b, "has ended")  # its socket closes after it was killed
+    shared.receive(b, [Report()])
+    successor = Worker("a")
+    shared.add(successor)
+    assert len(successor.calls) == 1
+
+
+async def test_a_call_that_takes_too_long_is_cancelled_and_its_worker_left_in_peace_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("djl_python.server.models.pool.SUSPICION_S", 0.1)
+    worker, client = Worker(), Recorder()
+    shared = pool(worker, predict_timeout_s=0.05)
+    flight, waiting = shared.submit(call(), client), shared.submit(call(), Recorder())
+    async with asyncio.timeout(5):
+        while client.error is None:
+            await asyncio.sleep(0.01)
+        assert client.error.kind == "timeout"
+        assert "0.05 s (option.predict_timeout of model 'm')" in client.error.message
+        assert worker.cancels == [(flight.id, "timeout")]
+        assert worker.calls == [flight.id] and not worker.hung_up.is_set()
+        while worker.calls != [flight.id, waiting.id]:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_worker_that_has_gone_meanwhile_gets_no_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("djl_python.server.models.pool.SUSPICION_S", 0.02)
+    worker = Worker()
+    shared = pool(worker, predict_timeout_s=0.02)
+    flight = shared.submit(call(), Recorder())
+    shared.submit(call(), Recorder())
+    async with asyncio.timeout(5):
+        while not worker.cancels:
+            await asyncio.sleep(0.01)
+    shared.remove(worker, "has ended")
+    await asyncio.sleep(0.05)
+    assert worker.calls == [flight.id] and shared.queued == 1
+
+
+async def test_a_worker_that_speaks_again_gets_calls_at_once() -> None:
+    worker, client = Worker(), Recorder()
+    shared = pool(worker, predict_timeout_s=0.05)
+    shared.submit(call(), client)
+    waiting = shared.submit(call(), Recorder())
+    async with asyncio.timeout(1):
+        while client.error is None:
+            await asyncio.sleep(0.01)
+    shared.receive(worker, [Report()])
+    assert worker.calls[-1] == waiting.id
+
+
+async def test_a_worker_at_which_two_calls_in_a_row_die_of_silence_is_frozen() -> None:
+    worker = Worker(capacity=2)
+    shared = pool(worker, predict_timeout_s=0.05)
+    clients = [Recorder(), Recorder()]
+    for client in clients:
+        shared.submit(call(), client)
+    async with asyncio.timeout(5):
+        await worker.hung_up.wait()
+    assert [client.error.kind for client in clients if client.error] == ["timeout", "timeout"]
+
+
+async def test_silence_begins_when_the_worker_is_given_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("djl_python.server.models.pool.SUSPICION_S", 0.0)
+    worker = Worker()
+    shared = pool(worker, predict_timeout_s=0.05)
+    first, *_ = [shared.submit(call(), Recorder()) for _ in range(3)]
+    await asyncio.sleep(0.01)
+    shared.receive(worker, [Chunk(first.id, b"", True)])
+    async with asyncio.timeout(5):
+        await worker.hung_up.wait()
+    assert len(worker.calls) == 3
+
+
+async def test_the_time_is_counted_from_chunk_to_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = asyncio.get_running_loop().time()
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s)
+    worker, client, other = Worker(capacity=3), Recorder(), Recorder()
+    shared = pool(worker, predict_timeout_s=60)
+    flight = shared.submit(call(), client)
+    shared.receive(worker, [Start(flight.id, 200, {})])
+
+    async def chunk_after_50_s(*others: AnyMessage) -> None:
+        nonlocal now_s
+        now_s += 50
+        for _ in range(3):  # what is due comes in the next turn
+            await asyncio.sleep(0)
+        shared.receive(worker, [Chunk(flight.id, b"x", False), *others])
+
+    for _ in range(5):
+        await chunk_after_50_s()
+    assert client.error is None
+    stuck = [shared.submit(call(), other).id, shared.submit(call(), Recorder()).id]
+    await chunk_after_50_s()
+    assert other.error is None
+    await chunk_after_50_s()
+    assert other.error is not None and client.error is None
+    assert worker.cancels == [(id, "timeout") for id in stuck] and not worker.hung_up.is_set()  # it works on others
+    quiet = shared.submit(call(), other := Recorder())
+    await chunk_after_50_s(Start(quiet.id, 200, {}), Chunk(quiet.id, b":", False, keep_alive=True))
+    assert other.got == [200, (b":", False)]
+    await chunk_after_50_s()
+    assert worker.cancels[2:] == [(quiet.id, "timeout")] and client.error is None
+    for _ in range(3):  # a client that takes what it has been sent
+        now_s += 50
+        await asyncio.sleep(0)
+        shared.taken(flight, 1)
+    assert client.error is None
+    now_s += 61
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert client.error is not None and client.error.kind == "timeout", "an answer that has begun may stop, too"
+    assert not worker.hung_up.is_set()
+
+
+async def test_a_call_that_has_ended_has_no_time_to_keep(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = asyncio.get_running_loop().time()
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s)
+    worker, client = Worker(capacity=2), Recorder()
+    shared = pool(worker, predict_timeout_s=60)
+    shared.receive(worker, [Chunk(shared.submit(call(), client).id, b"", True)])
+    shared.submit(call(), lost := Recorder())
+    gone = shared.submit(call(), Recorder())
+    shared.cancel(gone, "disconnect")
+    shared.remove(worker, "has ended")
+    now_s += 61
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert worker.cancels == [(gone.id, "disconnect")] and client.error is None
+    assert lost.error is not None and lost.error.kind == "worker_died"
+
+
+async def test_fail_all_ends_what_runs_and_what_waits() -> None:
+    worker = Worker()
+    shared = pool(worker)
+    clients = [Recorder(), Recorder()]
+    first, _ = [shared.submit(call(), client) for client in clients]
+    shared.fail_all(UnavailableError("the server is shutting down"), "shutdown")
+    assert [client.error.kind for client in clients if client.error] == ["unavailable"] * 2
+    assert worker.cancels == [(first.id, "disconnect")] and shared.busy == 0
+
+
+async def test_a_worker_that_retires_gets_no_more_calls_and_is_done_when_it_has_none() -> None:
+    retiring, staying = Worker("0", 2, queries=1), Worker("1", 1, queries=1)
+    shared = pool(retiring, staying)
+    flights = [shared.submit(call(), Recorder()) for _ in range(3)]
+    done = asyncio.create_task(shared.retire(retiring, timeout_s=60))
+    await asyncio.sleep(0)
+    waiting = shared.submit(call(), Recorder())
+    query = shared.submit(call(), Recorder(), query=True)
+    shared.receive(retiring, [Chunk(flights[0].id, b"", True)])
+    shared.cancel(flights[2], "disconnect")  # which no client waits for
+    await done
+    assert retiring.calls == [flights[0].id, flights[2].id]
+    shared.receive(staying, [Chunk(flights[1].id, b"", True)])
+    assert staying.calls == [flights[1].id, query.id, waiting.id]
+
+
+async def test_calls_of_a_worker_that_retires_have_their_time() -> None:
+    shared = pool(worker := Worker())
+    client = Recorder()
+    flight = shared.submit(call(), client)
+    await shared.retire(worker, timeout_s=0.01)
+    assert client.error is not None and client.error.kind == "unavailable"
+    assert worker.cancels == [(flight.id, "disconnect")]
+
+
+async def test_a_worker_that_ends_while_it_retires_is_not_waited_for() -> None:
+    shared = pool(worker := Worker())
+    client = Recorder()
+    shared.submit(call(), client)
+    done = asyncio.create_task(shared.retire(worker, timeout_s=60))
+    await asyncio.sleep(0)
+    shared.remove(worker, "has ended")
+    await done
+    assert client.error is not None and client.error.kind == "worker_died"
+    await shared.retire(worker, timeout_s=60)  # it is not there
+
+
+async def test_a_model_that_is_reloaded_counts_both_its_instances() -> None:
+    metrics = Metrics()
+    model = metrics.model("m", "")
+    worker, other = Worker("0"), Worker("1")
+    old, new = pool(worker, metrics=model), pool(other, metrics=model)
+
+    def counted() -> tuple[str, ...]:
+        lines = metrics.render().decode().splitlines()
+        names = ("djl_in_flight_requests{", "djl_queued_requests{")
+        return tuple(line.rpartition(" ")[2] for name in names for line in lines if line.startswith(name))
+
+    flight = old.submit(call(), Recorder())
+    *_, gone = [new.submit(call(), Recorder()) for _ in range(4)]
+    assert counted() == ("2.0", "3.0")
+    new.cancel(gone, "disconnect")
+    assert counted() == ("2.0", "2.0")
+    assert b'djl_aborted_requests_total{model="m",reason="disconnect",version=""} 1.0' in metrics.render()
+    old.receive(worker, [Start(flight.id, 200, {}), Chunk(flight.id, b"", True)])
+    assert counted() == ("1.0", "2.0")
+    busy = Report(gauges={"running_requests": 1})
+    new.receive(other, [busy])
+    for _ in range(2):  # once for its connection, and once for its process
+        old.remove(worker, "ended")
+    assert b'djl_running_requests{model="m",version="",worker="1"} 1.0' in metrics.render()
+    new.remove(other, "ended")
+    assert b"djl_running_requests{" not in metrics.render()

@@ -1,0 +1,305 @@
+import asyncio
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+
+from djl_python.config import ModelConfig
+from djl_python.server.metrics import Metrics
+from djl_python.server.models import replica
+from djl_python.server.models.placement import placement
+from djl_python.server.models.replica import WorkerState, _backoff
+from djl_python.server.models.served_model import Health, ServedModel, worker_configs
+from tests.server.harness import Site, model_config, running, served, until, wait_ready
+
+
+def gone(pid: int) -> bool:
+    """Neither running nor a zombie."""
+    return not psutil.pid_exists(pid)
+
+
+async def settled(config: ModelConfig, **options: Any) -> ServedModel:
+    model = served(config, **options)
+    model.start()
+    await wait_ready(model)
+    return model
+
+
+async def replaced(site: Site, number: int) -> None:
+    """Send the worker a signal that kills it, and wait for its successor."""
+    first = site.pid
+    os.kill(first, number)
+    await until(lambda: site.model.replicas[0].pid not in (first, None) and site.model.ready)
+
+
+async def test_a_killed_worker_comes_back_at_once_and_leaves_nothing_behind() -> None:
+    async with running() as site:
+        first = site.pid
+        child = (await site.post(do="child")).json()["pid"]
+        os.kill(first, signal.SIGKILL)
+        await until(lambda: site.model.replicas[0].pid not in (first, None) and site.model.ready)
+        assert (await site.post(do="echo")).json()["pid"] == site.pid != first
+        await until(lambda: gone(first) and not _running(child))
+        assert await site.metric("djl_worker_restarts_total") == 1
+
+
+def _running(pid: int) -> bool:
+    # In a container whose first process collects nobody's children, a killed orphan stays a zombie.
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+async def test_calls_with_a_dead_worker_get_an_error_and_waiting_ones_the_next_worker() -> None:
+    async with running(model_config(properties={"capacity": "1"})) as site:
+        hanging = asyncio.create_task(site.post(do="hang"))
+        await until(lambda: site.model.pool.busy == 1)
+        waiting = asyncio.create_task(site.post(do="echo"))
+        await until(lambda: site.model.pool.busy == 2)
+        first = site.pid
+        os.kill(first, signal.SIGKILL)
+        answer = await hanging
+        assert answer.status_code == 424
+        assert "the worker that was answering this request has ended" in answer.text
+        assert (await waiting).json()["pid"] != first
+
+
+async def test_a_stream_whose_worker_dies_ends_with_the_dialects_error() -> None:
+    async with (
+        running() as site,
+        site.client.stream("POST", "/invocations", json={"do": "stream", "n": 1000, "gap_s": 0.02}) as answer,
+    ):
+        lines = answer.aiter_lines()
+        await anext(lines)
+        os.kill(site.pid, signal.SIGKILL)
+        rest = [line async for line in lines]  # would raise if the chunked body did not end properly
+        assert answer.status_code == 200
+        assert "the worker that was answering this request has ended" in rest[-1]
+
+
+async def test_a_model_that_can_not_load_fails_with_the_workers_own_words() -> None:
+    model = await settled(model_config(properties={"load": "fail"}))
+    assert model.health is Health.FAILED
+    assert "ZeroDivisionError" in model.failure
+    await model.stop()
+
+
+async def test_a_worker_that_dies_while_loading_is_tried_again_as_often_as_configured(tmp_path: Path) -> None:
+    log = tmp_path / "pids"
+    model = await settled(model_config(properties={"load": "crash", "pids": str(log)}, retry_threshold=1))
+    assert model.failure == "the worker exited with status 3 while loading"
+    pids = log.read_text().split()
+    assert len(pids) == 2 and all(gone(int(pid)) for pid in pids)
+    await model.stop()
+
+
+async def test_loading_has_a_time_limit_that_names_its_setting() -> None:
+    model = await settled(model_config(properties={"load": "hang"}, option={"model_loading_timeout": 0.5}))
+    assert model.failure.startswith("loading took longer than 0.5 s: raise option.model_loading_timeout")
+    await model.stop()
+
+
+async def test_a_model_that_was_ready_and_can_not_load_again_is_given_up(tmp_path: Path) -> None:
+    properties = {"crash_after": str(tmp_path / "marker"), "pids": str(tmp_path / "pids")}
+    async with running(model_config(properties=properties)) as site:
+        os.kill(site.pid, signal.SIGKILL)
+        await until(lambda: site.model.health is Health.FAILED)
+        assert len((tmp_path / "pids").read_text().split()) == 4  # a first life, then three attempts
+        answer = await site.post(do="echo")
+        assert answer.status_code == 503 and "has failed" in answer.text
+        assert (await site.client.get("/ping")).status_code == 500
+
+
+@pytest.mark.parametrize("missing", ["interpreter", "directory"])
+async def test_what_is_not_there_is_named(tmp_path: Path, missing: str) -> None:
+    path = str(tmp_path / missing)
+    if missing == "interpreter":
+        config = msgspec.structs.replace(model_config(option={"python_executable": path}), path=str(tmp_path))
+    else:
+        config = msgspec.structs.replace(model_config(), path=path)
+    model = ServedModel(config, Metrics().model("m", ""), placement())
+    model.start()
+    await wait_ready(model)
+    assert model.failure == f"{path}: No such file or directory"
+    await model.stop()
+
+
+async def test_a_frozen_worker_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
+    async with running(model_config(option={"predict_timeout": 0.3})) as site:
+        first = site.pid
+        answers = await asyncio.gather(site.post(do="freeze"), site.post(do="freeze"))
+        for answer in answers:
+            assert answer.status_code == 424 and "predict_timeout" in answer.text
+        await until(lambda: gone(first) and site.model.ready)
+        assert (await site.post(do="echo")).status_code == 200
+        await replaced(site, signal.SIGTERM)
+    assert "was killed by SIGTERM; it starts again" in caplog.text
+    assert "did not answer within 0.3 s (option.predict_timeout); it starts again now" in caplog.text
+    assert "out of memory" not in caplog.text  # it was we who killed it
+
+
+async def test_a_worker_that_gives_up_gets_no_more_calls_and_a_successor() -> None:
+    async with running() as site:
+        first = site.pid
+        hanging = asyncio.create_task(site.post(do="hang"))
+        await until(lambda: site.model.pool.busy == 1)
+        await site.post(do="give_up")
+        assert "gave up" in (await hanging).text
+        assert (await site.post(do="echo")).json()["pid"] != first
+
+
+async def test_a_worker_may_be_killed_by_a_signal_without_a_name(caplog: pytest.LogCaptureFixture) -> None:
+    async with running() as site:
+        await replaced(site, signal.SIGRTMIN + 1)
+    assert f"was killed by signal {signal.SIGRTMIN + 1:d}; it starts again now" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("short_life_s", "delays"), [(60.0, ["now", "in 0.01 s", "in 0.02 s", "in 0.03 s"]), (0.0, ["now"] * 4)]
+)
+async def test_a_worker_that_dies_again_soon_starts_again_later(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, short_life_s: float, delays: list[str]
+) -> None:
+    monkeypatch.setattr(replica, "SHORT_LIFE_S", short_life_s)
+    monkeypatch.setattr(replica, "BACKOFF_S", 0.01)
+    monkeypatch.setattr(replica, "BACKOFF_MAX_S", 0.03)
+    async with running() as site:
+        for _ in delays:
+            await replaced(site, signal.SIGKILL)
+    assert re.findall(r"it starts again (.*)", caplog.text) == delays
+
+
+@pytest.mark.parametrize(("times", "delay_s"), [(0, 0.0), (1, 0.5), (2, 1.0), (3, 2.0), (7, 30.0), (5000, 30.0)])
+def test_delays_between_restarts_double_up_to_a_limit(times: int, delay_s: float) -> None:
+    assert _backoff(times) == delay_s
+
+
+async def test_what_nobody_expected_while_a_worker_starts_is_the_models_failure(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = await settled(model_config(option={"python_executable": "\0"}))
+    assert (model.health, model.failure) == (Health.FAILED, "supervision failed: embedded null byte")
+    assert "supervision of worker 0 failed" in caplog.text
+    await model.stop()
+
+
+async def test_stopping_leaves_no_process() -> None:
+    async with running(model_config(properties={"capacity": "1"}, min_workers=2)) as site:
+        pids = [replica.pid for replica in site.model.replicas]
+        answers = await asyncio.gather(*(site.post(do="echo", sleep_s=0.1) for _ in range(2)))
+        assert {answer.json()["pid"] for answer in answers} == set(pids)
+    assert all(pid is not None and gone(pid) for pid in pids)
+
+
+@pytest.mark.parametrize("spawned", [False, True])
+async def test_stopping_while_loading_does_not_wait(tmp_path: Path, spawned: bool) -> None:
+    config = model_config(properties={"load": "hang", "pids": str(tmp_path / "pids")})
+    model = served(config)
+    model.start()
+    if spawned:
+        await until((tmp_path / "pids").exists)
+    await asyncio.sleep(0)  # else the process is being spawned
+    async with asyncio.timeout(3):
+        await model.stop()
+    assert model.replicas[0].state is WorkerState.STOPPED
+
+
+async def test_a_worker_is_told_to_stop(tmp_path: Path) -> None:
+    model = await settled(model_config(properties={"stopped": str(tmp_path / "stopped")}))
+    await model.stop()
+    assert (tmp_path / "stopped").exists()
+
+
+async def test_a_worker_that_does_not_stop_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica, "EXIT_GRACE_S", 0.1)
+    async with running() as site:
+        pid = site.pid
+        frozen = asyncio.create_task(site.post(do="freeze"))
+        await until(lambda: site.model.pool.busy == 1)
+        await site.model.stop()
+        assert (await frozen).status_code == 503
+    assert gone(pid)
+
+
+async def test_a_worker_that_waits_for_its_next_try_can_be_stopped(caplog: pytest.LogCaptureFixture) -> None:
+    config = model_config(properties={"load": "crash"}, retry_threshold=1)
+    model = served(config)
+    model.start()
+    await until(lambda: "did not load, attempt 1 of 2:\nthe worker exited with status 3" in caplog.text)
+    await asyncio.sleep(0.1)
+    assert model.replicas[0].pid is None
+    await model.stop()
+    assert model.replicas[0].state is WorkerState.STOPPED
+
+
+async def test_a_worker_may_go_on_loading_when_it_is_ready() -> None:
+    async with running() as site:
+        assert (await site.post(do="progress")).json() == site.pid
+        assert (await site.post(do="echo")).json()["pid"] == site.pid and site.model.ready
+
+
+async def hanging(turns: asyncio.Semaphore) -> ServedModel:
+    """A model that loads, and goes on loading."""
+    config = model_config("hanging", properties={"load": "hang"})
+    model = served(config, turns=turns)
+    model.start()
+    await until(lambda: model.replicas[0].pid is not None)
+    return model
+
+
+async def test_workers_load_in_their_turn() -> None:
+    turns = asyncio.Semaphore(1)
+    first = await hanging(turns)
+    config = model_config(min_workers=2)
+    model = served(config, turns=turns)
+    model.start()
+    await (await settled(model_config("free"))).stop()  # which took as long as a load takes
+    assert [replica.pid for replica in model.replicas] == [None, None]
+    pid = first.replicas[0].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    await wait_ready(model)
+    assert (first.health, model.health) == (Health.FAILED, Health.HEALTHY)
+    await asyncio.gather(first.stop(), model.stop())
+    assert not turns.locked()
+
+
+async def test_a_worker_that_was_ready_does_not_wait_for_a_turn() -> None:
+    turns = asyncio.Semaphore(1)
+    model = await settled(model_config(), turns=turns)
+    first = await hanging(turns)
+    pid = model.replicas[0].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    await until(lambda: model.replicas[0].pid not in (pid, None) and model.ready)
+    await asyncio.gather(first.stop(), model.stop())
+
+
+async def test_a_worker_can_be_stopped_before_its_turn() -> None:
+    turns = asyncio.Semaphore(1)
+    first = await hanging(turns)
+    model = served(model_config(), turns=turns)
+    model.start()
+    await asyncio.sleep(0)
+    await model.stop()
+    assert (model.replicas[0].state, model.replicas[0].pid) == (WorkerState.STOPPED, None)
+    await first.stop()
+    assert not turns.locked()
+
+
+def test_every_device_gets_its_workers() -> None:
+    assert [config.option.device for config in worker_configs(model_config(min_workers=2))] == ["auto", "auto"]
+    everywhere = model_config(load_on_devices="*", option={"device": "cuda:1"})
+    assert [config.option.device for config in worker_configs(everywhere)] == ["cuda:1"]
+    many = model_config(load_on_devices="gpu0;gpu1;cpu")
+    assert [config.option.device for config in worker_configs(many)] == ["cuda:0", "cuda:1", "cpu"]
+
+
+@pytest.mark.parametrize("version", ["", "2"])
+async def test_workers_are_counted_by_state(version: str) -> None:
+    async with running(model_config(version=version)) as site:
+        assert await site.metric(f'djl_workers{{model="m",state="ready",version="{version}"}}') == 1
+        assert await site.metric('djl_workers{model="m",state="failed"') == 0

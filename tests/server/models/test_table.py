@@ -1,0 +1,66 @@
+import pytest
+
+from djl_python.core.errors import ModelNotFoundError, ModelNotNamedError
+from djl_python.server.models.table import ModelTable
+from tests.server.harness import model_config, served
+
+
+def models(*names: str, default: str = "") -> ModelTable:
+    table = ModelTable(default)
+    for name in names:
+        name, _, version = name.partition(":")
+        table.put(served(model_config(name, version)))
+    return table
+
+
+async def test_the_only_model_needs_no_name() -> None:
+    assert models("a").select("").config.name == "a"
+    assert models("a").select("a").config.name == "a"
+
+
+async def test_of_several_versions_the_last_registered_answers() -> None:
+    several = models("a:1", "a:2")
+    assert several.select("").config.version == "2"
+    assert several.select("a", "1").config.version == "1"
+    assert len(several) == 2
+    with pytest.raises(ModelNotFoundError, match="'a' has no version '3'; its versions: 1, 2"):
+        several.select("a", "3")
+
+
+async def test_a_model_that_takes_the_place_of_another_keeps_its_turn() -> None:
+    several = models("a:1", "a:2", "b")
+    first, second, other = several
+    put = served(model_config("a", "1"))
+    several.put(put)
+    assert list(several) == [put, second, other]
+    assert several.select("a") is second and several.select("a", "1") is put is not first
+
+
+async def test_a_model_that_is_removed_is_gone_with_its_last_version() -> None:
+    several = models("a:1", "a:2", "b")
+    for version in ("2", "1"):
+        assert several.names == ["a", "b"]
+        several.remove(several.select("a", version))
+    assert several.names == ["b"] and several.versions("a") == []
+    assert several.only is several.select("b")
+
+
+async def test_of_several_models_one_must_be_named() -> None:
+    with pytest.raises(ModelNotNamedError, match="Parameter model_name is required: loaded: a, b"):
+        models("a", "b").select("")
+    assert models("a", "b", default="b").select("").config.name == "b"
+
+
+async def test_an_unknown_model_is_answered_with_what_is_there() -> None:
+    with pytest.raises(ModelNotFoundError, match="there is no model 'c'; loaded: a, b"):
+        models("a", "b").select("c")
+    with pytest.raises(ModelNotFoundError, match="no model is loaded"):
+        models().select("")
+
+
+async def test_a_model_without_a_version_is_found_under_what_an_api_calls_it() -> None:
+    mixed = models("a", "b:2")
+    assert mixed.select("a", "1", unversioned="1").config.name == "a"
+    for name, version, there in (("a", "2", "1"), ("b", "1", "2")):
+        with pytest.raises(ModelNotFoundError, match=f"its versions: {there}$"):
+            mixed.select(name, version, unversioned="1")

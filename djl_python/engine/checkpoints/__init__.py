@@ -10,5 +10,5 @@ Runs in the engine process, at load.
 - `deferred_loading`: makes transformers leave such weights where they are.
 - `quantization`: integer codes for kernels, and rounding to them.
 - `rope`: context lengths, and rotary embeddings that change with a text's length.
-- `module_tree`, `misfits`: walking a model's modules; what a model's code raises where it does not fit.
+- `module_tree`, `call_errors`: walking a model's modules; what a model's code raises where it does not fit.
 """

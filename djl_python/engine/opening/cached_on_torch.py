@@ -6,8 +6,8 @@ import logging
 from contextlib import nullcontext
 from dataclasses import dataclass
 
+from ..checkpoints.call_errors import CALL_ERRORS
 from ..checkpoints.loading import products_rounding
-from ..checkpoints.misfits import MISFITS
 from ..torch_backend.cached_runner import CachedModelRunner
 from ..torch_backend.trials import trial_prompt
 from .cache_size import size_cache
@@ -73,8 +73,8 @@ class CachedOnTorch:
         try:
             prompt = trial_prompt(loaded.vocabulary)
             runner = CachedModelRunner.tried(loaded.model, loaded.device, functions, prompt, allowed)
-        except MISFITS as misfit:
-            log.info("%s does not go on from its cache: %s: %s", request.name, type(misfit).__name__, misfit)
+        except CALL_ERRORS as error:
+            log.info("%s does not go on from its cache: %s: %s", request.name, type(error).__name__, error)
             runner = without
 
         def agrees(tried: CachedModelRunner) -> bool:

@@ -17,8 +17,8 @@ from torch import Tensor
 from ...core.types import ImagePrompt, SamplingParams
 from ..batch.chunk import Chunk
 from ..batch.sequence import Sequence
+from ..checkpoints.call_errors import CALL_ERRORS
 from ..checkpoints.loading import LoadedModel
-from ..checkpoints.misfits import MISFITS
 from ..settings import BuiltInSettings as EngineSettings
 from ..torch_backend.images import PagedImages, model_inputs
 from ..torch_backend.model_runner import ModelRunner
@@ -61,8 +61,8 @@ class ImageCheck:
         """
         try:
             found = self._run(make_runner(), block_size, whole)
-        except MISFITS as misfit:
-            log.info("%s: %s", type(misfit).__name__, misfit)
+        except CALL_ERRORS as error:
+            log.info("%s: %s", type(error).__name__, error)
             return False
         return are_close(found, self._reference, self._tolerance)
 

@@ -14,10 +14,10 @@ from dataclasses import replace
 import msgspec
 
 from ...core.errors import ModelLoadError
+from ..checkpoints.call_errors import CALL_ERRORS
 from ..checkpoints.draft_size import NOTHING, Beside
 from ..checkpoints.expert_stacks import modules_with_stacks, unpack_experts_
 from ..checkpoints.loading import LoadedModel, load_model, products_rounding
-from ..checkpoints.misfits import MISFITS
 from ..checkpoints.rope import freeze_rope_
 from ..interface import Progress
 from ..native.advance import Advance
@@ -91,9 +91,9 @@ def _reference(settings: EngineSettings, loaded: LoadedModel, trial: Trial) -> R
     rounds = products_rounding(settings, loaded)
     try:
         return Reference.of(loaded, rounds, trial)
-    except MISFITS as misfit:
+    except CALL_ERRORS as error:
         if not modules_with_stacks(loaded.model):
             raise
-        log.info("%s wants its experts' weights as tensors: %s", type(loaded.model).__name__, misfit)
+        log.info("%s wants its experts' weights as tensors: %s", type(loaded.model).__name__, error)
         unpack_experts_(loaded.model, loaded.device)
         return Reference.of(loaded, rounds, trial)

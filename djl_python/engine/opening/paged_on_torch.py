@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from ..checkpoints.misfits import MISFITS
+from ..checkpoints.call_errors import CALL_ERRORS
 from ..native.mapped import in_passing
 from ..torch_backend.model_runner import probe
 from ..torch_backend.paging import TRIAL_BLOCK, Paging
@@ -46,8 +46,8 @@ class PagedOnTorch:
         try:
             with in_passing(loaded.model):
                 layers, recurrent = probe(loaded.model, loaded.device, request.length)
-        except MISFITS as misfit:
-            return Refusal(f"{type(misfit).__name__}: {misfit}")
+        except CALL_ERRORS as error:
+            return Refusal(f"{type(error).__name__}: {error}")
         if not layers:
             return Refusal("it has no attention")
         if recurrent is not None:

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from ..batch.state_slots import StateSlots
+from ..checkpoints.call_errors import CALL_ERRORS
 from ..checkpoints.expert_stacks import ExpertStack
 from ..checkpoints.loading import LoadedModel
-from ..checkpoints.misfits import MISFITS
 from ..checkpoints.weights import dense
 from ..devices.free_memory import available_bytes
 from ..native.program.program import Program
@@ -58,8 +58,8 @@ def prove(recipe: Recipe, loaded: LoadedModel, trial: Trial, threads: int) -> No
         return
     try:
         Proof(loaded, trial, layers).check(recipe, threads)
-    except MISFITS as misfit:
-        raise NotUnderstoodError(f"{type(misfit).__name__}: {misfit}") from misfit
+    except CALL_ERRORS as error:
+        raise NotUnderstoodError(f"{type(error).__name__}: {error}") from error
 
 
 class Proof:

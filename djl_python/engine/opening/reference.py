@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from ...core.errors import ModelLoadError
+from ..checkpoints.call_errors import CALL_ERRORS
 from ..checkpoints.loading import LoadedModel
-from ..checkpoints.misfits import MISFITS
 from ..checkpoints.quantization import Quantize
 from ..devices.free_memory import available_bytes
 from ..native.mapped import in_passing
@@ -103,8 +103,8 @@ class Reference:
         try:
             found = read_in_pieces(runner, ids, block_size)
             off = distance(found, self.logits[: len(ids)])
-        except MISFITS as misfit:
-            log.info("%s: %s", type(misfit).__name__, misfit)
+        except CALL_ERRORS as error:
+            log.info("%s: %s", type(error).__name__, error)
             return False
         log.info("logits differ from the model's own by %.1e (0: not at all, 1: as much as unrelated ones)", off)
         if off > self._most(proved):

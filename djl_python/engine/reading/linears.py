@@ -7,8 +7,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from ..checkpoints.call_errors import CALL_ERRORS
 from ..checkpoints.dequantizing_linear import DequantizingLinear
-from ..checkpoints.misfits import MISFITS
 from .recipe.primitives import Linear
 
 _linear: Final[dict[type[nn.Linear], bool]] = {}  # by class, as far as tried: whether it computes a plain linear
@@ -31,6 +31,6 @@ def _is_linear(module: nn.Linear) -> bool:
         try:
             made = nn.Module.__call__(module, x)
             _linear[type(module)] = isinstance(made, Tensor) and torch.equal(made, nn.Linear.forward(module, x))
-        except MISFITS:  # it takes other inputs
+        except CALL_ERRORS:  # it takes other inputs
             _linear[type(module)] = False
     return _linear[type(module)]

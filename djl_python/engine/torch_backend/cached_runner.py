@@ -17,7 +17,7 @@ from ...core.types import SamplingParams
 from ..attention.parameters import LayerShape
 from ..batch.chunk import Chunk
 from ..batch.sequence import Sequence
-from ..checkpoints.misfits import MISFITS
+from ..checkpoints.call_errors import CALL_ERRORS
 from ..devices.transfers import indices
 from .images import model_inputs
 from .model_runner import rows_of
@@ -183,7 +183,7 @@ def _reads_in_pieces(runner: CachedModelRunner, ids: list[int], tolerance: float
     half = len(ids) // 2
     try:
         return are_close(_read(runner, ids, half, len(ids) - half), _read(runner, ids, len(ids)), tolerance)
-    except MISFITS:
+    except CALL_ERRORS:
         return False
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ...core.types import ImagePrompt, Images
 from ..batch.chunk import Chunk
-from ..checkpoints.misfits import MISFITS
+from ..checkpoints.call_errors import CALL_ERRORS
 
 log = logging.getLogger(__name__)
 
@@ -70,8 +70,8 @@ class PagedImages:
         """Construct for a model; None, with the reason in the log, if it can't be paged."""
         try:
             return cls(model, example)
-        except MISFITS as misfit:
-            log.info("%s can't be paged: %s", type(model).__name__, misfit)
+        except CALL_ERRORS as error:
+            log.info("%s can't be paged: %s", type(model).__name__, error)
             return None
 
     def __init__(self, model: Any, example: ImagePrompt) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from ...checkpoints.misfits import MISFITS
+from ...checkpoints.call_errors import CALL_ERRORS
 from ...reading.watching.functions import CONVOLUTION, DELTA_RULE, files_of
 from ..pool import Pool
 from . import causal_conv, delta_rule
@@ -56,6 +56,6 @@ def _agree(tried: Callable[[Function], list[Tensor]], own: Function, native: Fun
     try:
         with torch.inference_mode():
             pairs = list(zip(tried(own), tried(native), strict=True))
-    except MISFITS:  # the function takes other arguments
+    except CALL_ERRORS:  # the function takes other arguments
         return False
     return all(float((a - b).abs().max()) <= _TOLERANCE * float(a.abs().max()) for a, b in pairs)

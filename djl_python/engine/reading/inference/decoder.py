@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import torch
 
-from ...checkpoints.misfits import MISFITS
+from ...checkpoints.call_errors import CALL_ERRORS
 from ...checkpoints.rope import attends_in_chunks
 from ..recipe.decoder import Experts, Layer, Recipe
 from ..recipe.primitives import NotUnderstoodError, Rotary
@@ -39,8 +39,8 @@ def read_recipe(model: Any, max_positions: int) -> Recipe:
     """
     try:
         return _read(model, max_positions)
-    except MISFITS as misfit:  # it is built or called unlike the decoders known here
-        raise NotUnderstoodError(f"{type(misfit).__name__}: {misfit}") from misfit
+    except CALL_ERRORS as error:  # it is built or called unlike the decoders known here
+        raise NotUnderstoodError(f"{type(error).__name__}: {error}") from error
 
 
 @torch.inference_mode()

@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from ...checkpoints.misfits import MISFITS
+from ...checkpoints.call_errors import CALL_ERRORS
 from ...transformers_private import remove_mask_function
 
 #: The window of a call with a mask that may have one, or may not.
@@ -78,6 +78,6 @@ def _is_window(sees: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], size: i
     keys = torch.arange(2 * size + 2, device=device)
     try:
         seen = sees(zero, zero, query, keys)
-    except MISFITS:  # it knows the tokens that are there only
+    except CALL_ERRORS:  # it knows the tokens that are there only
         return False
     return torch.equal(seen, (keys > query - size) & (keys <= query))

@@ -5,4 +5,4 @@ from __future__ import annotations
 from typing import Final
 
 #: To be caught around a trial: a model that raises one of these is not of the kind that was tried.
-MISFITS: Final = (RuntimeError, TypeError, ValueError, AttributeError, LookupError, AssertionError)
+CALL_ERRORS: Final = (RuntimeError, TypeError, ValueError, AttributeError, LookupError, AssertionError)

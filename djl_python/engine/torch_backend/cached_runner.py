@@ -69,7 +69,11 @@ class CachedModelRunner:
         Args:
             ids: a prompt to try with.
             tolerance: how much logits may differ, relative to the greatest of them.
+
+        Raises:
+            One of `CALL_ERRORS`: by the model's code, when it goes on with a token from its cache.
         """
+        _read(cls(model, device, functions), ids, len(ids) - 1, 1)
         in_pieces = _reads_in_pieces(cls(model, device, functions), ids, tolerance)
         return cls(model, device, functions, in_pieces)
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from djl_python.engine.native.pool import Pool
-from djl_python.engine.native.program.chooser import NativeChooser
+from djl_python.engine.native.program.sampling import NativeChooser
+from djl_python.engine.native.thread_pool import Pool
 from tests.kernels import kernels_or_skip
 
 

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from ...config import has_gpu
 from ..devices.free_memory import available_bytes, cpu_cache_bytes
 from ..interface import EngineSettings, Progress
-from ..native.advance import Advance, begin_prefault
 from ..native.library import begin_building, lacking
+from ..native.prefault import Advance, begin_prefault
 
 if TYPE_CHECKING:
     from .paged_batch import PagedRollingBatch

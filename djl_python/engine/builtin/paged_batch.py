@@ -26,7 +26,7 @@ from ..devices.tensor_parallel import degree_of
 from ..devices.transfers import indices
 from ..drafting.speculation_setup import open_speculation
 from ..interface import EngineSettings, Progress, RollingBatch, error_event
-from ..native.advance import Advance
+from ..native.prefault import Advance
 from ..opening.draft_size import draft_size
 from ..opening.runners import open_runner
 from ..parallel.ranks import open_shared

@@ -15,7 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple
 
-SOURCES: Final = Path(__file__).parent
+#: The folder of the kernels' sources, where those that come with the package lie, too.
+SOURCES: Final = Path(__file__).parent / "kernels"
 _FLAGS: Final = ("-std=c++17", "-O3", "-fPIC", "-pthread", "-w")
 _TIMEOUT_S: Final = 300
 _AVX2: Final = frozenset({"avx2", "fma", "f16c"})

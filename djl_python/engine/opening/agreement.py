@@ -21,7 +21,7 @@ from ..checkpoints.loading import LoadedModel, set_attention
 from ..checkpoints.misfits import MISFITS
 from ..checkpoints.quantization import Quantize
 from ..devices.free_memory import available_bytes
-from ..native.mapped import in_passing
+from ..native.file_mapping import in_passing
 from ..torch_backend.attention import PAGED, watching
 from ..torch_backend.model_runner import ModelRunner
 from .exact import ExactModel

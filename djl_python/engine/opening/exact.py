@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..checkpoints.loading import LoadedModel, set_attention
-from ..native.mapped import let_go
+from ..native.file_mapping import let_go
 from ..reading.copies import OwnNumbers, copy_model, passed_through
 from ..reading.watch import layer_list
 from .trial import Trial

@@ -13,14 +13,14 @@ from ..batch.state_slots import StateSlots
 from ..checkpoints.loading import LoadedModel, rounding
 from ..drafting.speculation import MAX_ROWS
 from ..interface import EngineSettings
-from ..native.advance import Advance
+from ..native.file_mapping import trim
 from ..native.library import UnavailableError, library
-from ..native.mapped import trim
-from ..native.pool import FORMATS
-from ..native.program.chooser import NativeChooser
-from ..native.program.places import KEYS_PER_GROUP
+from ..native.prefault import Advance
 from ..native.program.program import Program
 from ..native.program.runner import NativeModelRunner
+from ..native.program.sampling import NativeChooser
+from ..native.program.step_arrays import KEYS_PER_GROUP
+from ..native.thread_pool import FORMATS
 from ..reading.read import read_recipe
 from ..reading.recipe import Recipe
 from ..reading.recipe_parts import NotUnderstoodError

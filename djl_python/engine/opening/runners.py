@@ -21,15 +21,15 @@ from ..checkpoints.quantization import Quantize
 from ..checkpoints.rotations import freeze_rope_
 from ..checkpoints.stored_loading import unpack_linears_
 from ..interface import EngineSettings, Progress
-from ..native.advance import Advance
+from ..native.file_mapping import in_passing, trim
 from ..native.library import UnavailableError
-from ..native.mapped import in_passing, trim
 from ..native.modules.linears import NativeLinears
 from ..native.modules.modules import replace_mlps_, replace_norms_
 from ..native.modules.siblings import joined
 from ..native.modules.stand_ins import StandIns
-from ..native.pool import FORMATS
-from ..native.program.chooser import NativeChooser
+from ..native.prefault import Advance
+from ..native.program.sampling import NativeChooser
+from ..native.thread_pool import FORMATS
 from ..torch_backend.attention import LayerShape
 from ..torch_backend.linears import matrices, on_torch, replace_linears_, unrounded
 from ..torch_backend.model_runner import probe

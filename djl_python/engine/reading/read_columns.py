@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..native.modules.causal_conv import MAX_TAPS
-from ..native.pool import ACTIVATIONS
+from ..native.thread_pool import ACTIVATIONS
 from .layer_reader import LayerReader
 from .recipe_mixers import Convolution
 from .recipe_parts import NotUnderstoodError

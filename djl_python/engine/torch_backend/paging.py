@@ -9,7 +9,7 @@ from typing import Final
 
 from ..checkpoints.loading import LoadedModel
 from ..native.modules.cache import NativeCache
-from ..native.pool import Pool
+from ..native.thread_pool import Pool
 from .attention import LayerShape, PagedCache
 from .images import PagedImages
 from .model_runner import PagedModelRunner

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from djl_python.engine.native.pool import ACTIVATIONS
+from djl_python.engine.native.thread_pool import ACTIVATIONS
 from djl_python.engine.reading.recipe import Branch, ExpertGroups, Experts, Layer, Mlp, Recipe, Router, TokenBranch
 from djl_python.engine.reading.recipe_mixers import (
     Attention,

@@ -17,7 +17,7 @@ from djl_python.core.types import SamplingParams
 from djl_python.engine.batch.scheduler import Chunk
 from djl_python.engine.checkpoints.quantization import quantized
 from djl_python.engine.interface import EngineSettings
-from djl_python.engine.native import pool
+from djl_python.engine.native import thread_pool
 from djl_python.engine.native.library import UnavailableError, library
 from djl_python.engine.native.program.runner import NativeModelRunner
 from djl_python.engine.opening import native_opening
@@ -183,7 +183,7 @@ def test_where_there_are_no_kernels_nothing_is_refused(
         raise UnavailableError("there is no C++ compiler")
 
     monkeypatch.setattr(native_opening, "library", missing)
-    monkeypatch.setattr(pool, "library", missing)
+    monkeypatch.setattr(thread_pool, "library", missing)
     monkeypatch.setattr(native_opening, "read_recipe", refuse)
     with caplog.at_level("INFO"):
         info = open_batch(build_checkpoint(tmp_path, "llama")).info

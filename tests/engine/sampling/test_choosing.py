@@ -11,7 +11,7 @@ from torch import Tensor
 
 from djl_python.core.types import SamplingParams
 from djl_python.engine.batch.sequence import NO_TOKEN, Sequence
-from djl_python.engine.native.program.chooser import NativeChooser
+from djl_python.engine.native.program.sampling import NativeChooser
 from djl_python.engine.sampling.choosing import Asked, Chooser, Chosen
 from djl_python.engine.sampling.penalties import Occurrences
 from djl_python.engine.sampling.sampling_plan import Plan

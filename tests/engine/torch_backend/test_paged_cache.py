@@ -13,7 +13,7 @@ from djl_python.core.types import SamplingParams
 from djl_python.engine.batch.scheduler import Chunk
 from djl_python.engine.batch.sequence import Sequence
 from djl_python.engine.native.modules.cache import NativeCache
-from djl_python.engine.native.pool import Pool
+from djl_python.engine.native.thread_pool import Pool
 from djl_python.engine.torch_backend.attention import AttentionParams, LayerShape, PagedCache, attention
 from djl_python.engine.torch_backend.torch_cache import TorchCache
 from tests.kernels import kernels_or_skip

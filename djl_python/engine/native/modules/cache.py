@@ -18,11 +18,11 @@ from torch import Tensor
 
 from ...batch.scheduler import Chunk
 from ...torch_backend.attention import AttentionParams, LayerShape
-from ..advance import cache_ahead
 from ..memory import PrefaultedMemory
-from ..pool import FORMATS, Op, Pool, Step
+from ..prefault import cache_ahead
 from ..program.operations_attention import attend, clear_values, heads
-from ..program.places import KEYS_PER_GROUP, Places, head_rows, heads_fit, places_of, slots_of, span_of, tile_of
+from ..program.step_arrays import KEYS_PER_GROUP, Places, head_rows, heads_fit, places_of, slots_of, span_of, tile_of
+from ..thread_pool import FORMATS, Op, Pool, Step
 
 
 @dataclass

@@ -8,8 +8,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from ..pool import FORMATS, Op, Pool, Step
 from ..program import operations_states
+from ..thread_pool import FORMATS, Op, Pool, Step
 
 _ACTIVATIONS: Final = {None: None, "silu": "silu", "swish": "silu"}
 MAX_TAPS: Final = 8

@@ -12,9 +12,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from ..pool import FORMATS, Op, Pool, Step
 from ..program.operations_states import delta
-from ..program.places import Spans, even_spans
+from ..program.step_arrays import Spans, even_spans
+from ..thread_pool import FORMATS, Op, Pool, Step
 
 LANES: Final = 16
 MAX_DIM: Final = 256

@@ -14,11 +14,11 @@ from torch.utils._pytree import tree_map
 from ...checkpoints.coded_linear import tensors_of
 from ...checkpoints.quantization import Quantize
 from ...reading.recipe_parts import Linear, NotUnderstoodError
-from ..mapped import let_go
+from ..file_mapping import let_go
 from ..memory import Arena
-from ..pool import Op, Pool, Step
+from ..packing import Packed, Packer
 from ..program.operations import UNCHANGED, Activated, Into, linear, quantize
-from ..program.packing import Packed, Packer
+from ..thread_pool import Op, Pool, Step
 
 
 class NativeLinears:

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..pool import FORMATS, Op, Pool, Step
 from ..program.operations_states import scan
-from ..program.places import even_spans
+from ..program.step_arrays import even_spans
+from ..thread_pool import FORMATS, Op, Pool, Step
 
 LANES: Final = 16
 MAX_STATE: Final = 256

@@ -16,10 +16,10 @@ from ...reading.recipe import Mlp
 from ...reading.recipe_parts import Linear, NotUnderstoodError
 from ...reading.watch import Event
 from ...torch_backend.attention import watching
-from ..pool import Pool
-from ..program.lay_out_mlp import activated
+from ..packing import Packed
+from ..program.builders.mlp import activated
 from ..program.operations import UNCHANGED
-from ..program.packing import Packed
+from ..thread_pool import Pool
 from .linears import Products, rows_of
 
 _MOST_LINEARS: Final = 3

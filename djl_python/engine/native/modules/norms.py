@@ -13,8 +13,8 @@ from ...reading.copies import RandomNumbers, copy_model
 from ...reading.identity import same
 from ...reading.read_norms import gated_and_normed, likely_gated_norms
 from ...reading.recipe_mixers import GatedNorm
-from ..pool import Op, Pool, Step
 from ..program.operations import aim_norm_rows, norm_rows
+from ..thread_pool import Op, Pool, Step
 
 # Below this many elements the calling thread is done before another one is awake.
 _SHARED_FROM: Final = 100_000

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ...checkpoints.misfits import MISFITS
 from ...reading.watch_functions import CONVOLUTION, DELTA_RULE, SCAN, files_of
-from ..pool import Pool
+from ..thread_pool import Pool
 from . import causal_conv, delta_rule, mamba2
 
 Function = Callable[..., Any]

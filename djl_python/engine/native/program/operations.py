@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from ..pool import ACTIVATIONS, NORMS, Kind, Mode, Op
+from ..thread_pool import ACTIVATIONS, NORMS, Kind, Mode, Op
 
 
 class Weights(NamedTuple):
@@ -62,7 +62,7 @@ class Into(NamedTuple):
 
 
 class Routing(NamedTuple):
-    """A mixture of experts: how many there are, how many a token chooses, and the address of `Routed` of routing.h."""
+    """A mixture of experts: how many there are, how many a token chooses, and the address of `Routed` of expert_routing.h."""
 
     experts: int
     chosen: int
@@ -189,7 +189,7 @@ def quantize(
 def pack(
     *, n: int, k: int, in_: int, second: int | None, out: int, tables: int, lists: int, room: int, counts: int
 ) -> Op:
-    """Pack a weight, or a gated pair, in 12 bits; twelve.h has the layout.
+    """Pack a weight, or a gated pair, in 12 bits; bf16_12bit.h has the layout.
 
     Args:
         in_, second: (n, k) bf16, each.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..pool import Kind, Op
+from ..thread_pool import Kind, Op
 
 
 class HeadRows(NamedTuple):

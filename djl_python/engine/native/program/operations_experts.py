@@ -5,7 +5,7 @@ See `operations` for what arguments have in common, and for `linear`, which mult
 
 from __future__ import annotations
 
-from ..pool import Kind, Mode, Op
+from ..thread_pool import Kind, Mode, Op
 from .operations import Routing
 
 

@@ -5,7 +5,7 @@ See `operations` for what arguments have in common. `states` is the state of the
 
 from __future__ import annotations
 
-from ..pool import ACTIVATIONS, Kind, Op
+from ..thread_pool import ACTIVATIONS, Kind, Op
 
 
 def convolve(

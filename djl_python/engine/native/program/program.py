@@ -20,17 +20,17 @@ from ...checkpoints.quantization import Quantize
 from ...reading.recipe import Recipe
 from ...reading.recipe_parts import NotUnderstoodError
 from ...sampling.choosing import Chosen
-from ..advance import Advance, cache_ahead
 from ..memory import Arena, PrefaultedMemory, as_tensor
-from ..pool import Op, Pool, Step
-from .choices import Choices
-from .lay_out import lay_out
-from .lay_out_attention import CachePlaces
-from .lay_out_states import StatePlaces
-from .layout import Layout
-from .packing import PANEL
-from .picker import Picker
-from .places import Places, Spans
+from ..packing import PANEL
+from ..prefault import Advance, cache_ahead
+from ..thread_pool import Op, Pool, Step
+from .builders.attention import CachePlaces
+from .builders.builder import Layout
+from .builders.decoder import lay_out
+from .builders.states import StatePlaces
+from .rescoring import Picker
+from .row_sampling import Choices
+from .step_arrays import Places, Spans
 
 _KEPT_ROWS: Final = 64  # rows of logits in a kept buffer; prompt logprobs need more, and get a new one
 

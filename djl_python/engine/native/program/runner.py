@@ -10,9 +10,9 @@ from ...batch.sequence import Sequence
 from ...batch.state_slots import StateSlots
 from ...sampling.choosing import Asked, Chosen
 from ...torch_backend.model_runner import rows_of
-from .choices import PlannedChoices
-from .places import Span, Spans, places_of, slots_of, span_of, tile_of
 from .program import Program, StepArrays
+from .row_sampling import PlannedChoices
+from .step_arrays import Span, Spans, places_of, slots_of, span_of, tile_of
 
 
 class NativeModelRunner:

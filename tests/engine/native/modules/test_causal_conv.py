@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers.models.qwen3_5 import modeling_qwen3_5 as file
 
 from djl_python.engine.native.modules import causal_conv
-from djl_python.engine.native.pool import Pool
+from djl_python.engine.native.thread_pool import Pool
 
 
 @pytest.fixture(scope="module", params=[1, 3])

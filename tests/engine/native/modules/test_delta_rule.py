@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers.models.qwen3_5 import modeling_qwen3_5 as file
 
 from djl_python.engine.native.modules.stand_ins import StandIns
-from djl_python.engine.native.pool import Pool
+from djl_python.engine.native.thread_pool import Pool
 
 
 class Module(nn.Module):

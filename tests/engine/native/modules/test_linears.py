@@ -14,7 +14,7 @@ from djl_python.engine.checkpoints.coded_checkpoint import CodedCheckpoint
 from djl_python.engine.checkpoints.coded_linear import CodedLinear
 from djl_python.engine.checkpoints.quantization import Quantize, quantized
 from djl_python.engine.native.modules.linears import NativeLinear, NativeLinears
-from djl_python.engine.native.pool import ACTIVATIONS
+from djl_python.engine.native.thread_pool import ACTIVATIONS
 from djl_python.engine.reading.parts import as_linear
 from djl_python.engine.reading.read_mlp import FUNCTIONS
 from djl_python.engine.reading.recipe_parts import Linear

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers.models.falcon_h1 import modeling_falcon_h1 as file
 
 from djl_python.engine.native.modules import mamba2
-from djl_python.engine.native.pool import Pool
+from djl_python.engine.native.thread_pool import Pool
 
 HEADS, GROUPS = 6, 2
 

@@ -14,7 +14,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5RMSNormGated
 
 from djl_python.engine.native.modules.norms import NativeNorm
-from djl_python.engine.native.pool import Pool
+from djl_python.engine.native.thread_pool import Pool
 
 WIDTH = 72
 FORMATS = [torch.float32, torch.bfloat16]

@@ -11,7 +11,7 @@ from transformers.models.falcon_h1 import modeling_falcon_h1
 from transformers.models.qwen3_5 import modeling_qwen3_5 as file
 
 from djl_python.engine.native.modules.stand_ins import StandIns
-from djl_python.engine.native.pool import Pool
+from djl_python.engine.native.thread_pool import Pool
 
 RULES = ["torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule"]
 CONVOLUTIONS = ["causal_conv1d_fn", "causal_conv1d_update"]

@@ -20,7 +20,7 @@ from djl_python.engine.batch.scheduler import Chunk
 from djl_python.engine.batch.sequence import Sequence
 from djl_python.engine.batch.state_slots import StateSlots
 from djl_python.engine.checkpoints.quantization import Quantize
-from djl_python.engine.native.program import layout
+from djl_python.engine.native.program.builders import builder
 from djl_python.engine.native.program.program import Program
 from djl_python.engine.native.program.runner import NativeModelRunner
 from djl_python.engine.reading.read import read_recipe
@@ -238,7 +238,7 @@ def test_rows_lie_apart_where_the_cache_wants_it(
 ) -> None:
     logits = []
     for way in (1 << 30, 4):  # no row is a multiple of that; each row is
-        monkeypatch.setattr(layout, "_WAY", way)
+        monkeypatch.setattr(builder, "_WAY", way)
         native = Native(tmp_path, architecture, torch.float32, threads=1)
         one = sequence(prompt(5), [0, 1, 2, 3, 4, 5])
         made = []

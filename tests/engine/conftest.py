@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from djl_python.engine.native.program.sampling import NativeChooser
-from djl_python.engine.native.thread_pool import Pool
+from djl_python.engine.native.thread_pool import ThreadPool
 from tests.kernels import kernels_or_skip
 
 
@@ -21,7 +21,7 @@ def _one_thread() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def native_chooser() -> Iterator[NativeChooser]:
     """Skips where there are no native kernels."""
-    pool = kernels_or_skip(lambda: Pool(2))
+    pool = kernels_or_skip(lambda: ThreadPool(2))
     chooser = NativeChooser(pool)
     yield chooser
     chooser.close()

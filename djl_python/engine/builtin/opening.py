@@ -15,7 +15,7 @@ from ...config import has_gpu
 from ..devices.free_memory import available_bytes, cpu_cache_bytes
 from ..interface import EngineSettings, Progress
 from ..native.library import begin_building, lacking
-from ..native.prefault import Advance, begin_prefault
+from ..native.prefault import PrefaultedRegions, begin_prefault
 
 if TYPE_CHECKING:
     from .paged_batch import PagedRollingBatch
@@ -42,6 +42,6 @@ def _will_run_natively(settings: EngineSettings) -> bool:
     return _on_cpu(settings) and not lacking()
 
 
-def _begin(settings: EngineSettings) -> Advance | None:
+def _begin(settings: EngineSettings) -> PrefaultedRegions | None:
     begin_building()
     return begin_prefault(Path(settings.model_path), settings.quantize, cpu_cache_bytes(settings), available_bytes())

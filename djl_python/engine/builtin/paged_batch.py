@@ -26,7 +26,7 @@ from ..devices.tensor_parallel import degree_of
 from ..devices.transfers import indices
 from ..drafting.speculation_setup import open_speculation
 from ..interface import EngineSettings, Progress, RollingBatch, error_event
-from ..native.prefault import Advance
+from ..native.prefault import PrefaultedRegions
 from ..opening.draft_size import draft_size
 from ..opening.runners import open_runner
 from ..parallel.ranks import open_shared
@@ -44,7 +44,7 @@ _COMPILE_WAIT_S: Final = 0.02
 class PagedRollingBatch(RollingBatch):
     """Combines scheduler, model runner and sampler; `open_runner` describes `advance`."""
 
-    def __init__(self, settings: EngineSettings, progress: Progress, advance: Advance | None = None) -> None:
+    def __init__(self, settings: EngineSettings, progress: Progress, advance: PrefaultedRegions | None = None) -> None:
         if settings.tensor_parallel_degree != 1:
             progress("importing transformers", 0, 0)
             settings = msgspec.structs.replace(settings, tensor_parallel_degree=degree_of(settings))

@@ -21,18 +21,18 @@ from .pages import give_back, libc
 _MAPS: Final = Path("/proc/self/maps")
 
 
-def let_go(tensors: Iterable[Tensor]) -> None:
+def release(tensors: Iterable[Tensor]) -> None:
     """Give mapped tensors' pages back to the operating system; tensors that are not mapped stay as they are."""
-    _let_go(tensors, _checkpoints())
+    _release(tensors, _checkpoints())
 
 
 @contextmanager
-def in_passing(model: Any) -> Iterator[None]:
+def releasing_after_use(model: Any) -> Iterator[None]:
     """Context in which the model runs: each module's own weights are given back once it has used them."""
     mapped = _checkpoints()
 
     def used(module: nn.Module, given: tuple[Any, ...], result: Any) -> None:
-        _let_go(_own(module), mapped)
+        _release(_own(module), mapped)
 
     owners = [module for module in model.modules() if any(True for _ in _own(module))]
     with ExitStack() as stack:
@@ -47,7 +47,7 @@ def _own(module: nn.Module) -> Iterator[Tensor]:
     return itertools.chain(module.parameters(recurse=False), in_files)
 
 
-def _let_go(tensors: Iterable[Tensor], mapped: list[tuple[int, int]]) -> None:
+def _release(tensors: Iterable[Tensor], mapped: list[tuple[int, int]]) -> None:
     for tensor in tensors if mapped else ():
         start = tensor.data_ptr()
         last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
@@ -57,7 +57,7 @@ def _let_go(tensors: Iterable[Tensor], mapped: list[tuple[int, int]]) -> None:
         give_back(start, end)
 
 
-def trim() -> None:
+def trim_allocator() -> None:
     """Give freed memory that the allocator keeps back to the operating system, where it can (glibc)."""
     if hasattr(libc(), "malloc_trim"):
         libc().malloc_trim(0)

@@ -4,8 +4,8 @@ A panel is 64 columns of a weight. Along k it is stored in 32-bit lanes, one for
 fp32, or four 8-bit codes. With 4-bit codes, a byte holds those of two columns sixteen apart. A gated pair of weights
 shares panels, 32 columns of each. A checkpoint's codes are not changed.
 
-bf16 is packed in 12 bits, without loss, if few weights are exceptions that have to be listed (bf16_12bit.h has the layout):
-a memory-bound step then takes three quarters of the time.
+bf16 is packed in 12 bits, without loss, if few weights are exceptions that have to be listed (bf16_12bit.h has the
+layout): a memory-bound step then takes three quarters of the time.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from torch import Tensor
 
 from ..checkpoints.quantization import GROUP, Codes, Quantize, alike, quantized
 from ..reading.recipe_parts import Linear, NotUnderstoodError
+from .abi.enums import HIGH_BYTES, PANEL, STEP_BYTES, WeightFormat
+from .abi.operations import OperationArray
+from .abi.parts import PackedWeight
+from .abi.sampling import PackOp, RoundWeightsOp
+from .abi.step_inputs import StepInputs
 from .memory import Arena
 from .pages import give_back
-from .program.operations import Weights, pack, round_
-from .thread_pool import Op, Pool, Step
+from .thread_pool import ThreadPool
 
-PANEL: Final = 64
-SAME, TWELVE, EIGHT, FOUR, EIGHT_BY_GROUP = range(5)
-_STEP_BYTES: Final = 192  # of one step (128 weights) of a 12-bit panel
-_HIGH_BYTES: Final = 16  # high bytes that a panel's table has
 # The most weights that may be outliers for 12 bits to be worth it, as a share of one panel's weights, and of all.
 _MAX_OUTLIERS_OF_PANEL: Final = 1 / 16
 _MAX_OUTLIERS: Final = 1 / 128
@@ -34,35 +34,46 @@ _MAX_OUTLIERS: Final = 1 / 128
 
 @dataclass(frozen=True)
 class Packed:
-    """A weight as `linear` multiplies it; program.h has its `WeightFormat`. The bias is padded to whole panels.
+    """A weight as a LinearOp multiplies it.
 
-    `order` is the order in which inputs are quantized for it, if it isn't their own.
+    Attributes:
+        n, k: columns and rows, as those of a LinearOp.
+        panels, scales, zeros, tables, outliers: as `PackedWeight` has them, those that the format needs.
+        bias: padded to whole panels.
+        order: (k,) int32 in which inputs are quantized for it, if it isn't their own.
     """
 
     n: int
     k: int
-    weight_format: int
-    weight: Tensor
+    format: WeightFormat
+    panels: Tensor
     bias: Tensor | None
-    weight2: Tensor | None = None
-    weight3: Tensor | None = None
+    scales: Tensor | None = None
+    zeros: Tensor | None = None
+    tables: Tensor | None = None
+    outliers: Tensor | None = None
     order: Tensor | None = None
 
     @property
     def of_codes(self) -> bool:
         """Whether the weight is integer codes, so that activations are quantized, too."""
-        return self.weight_format in (EIGHT, FOUR, EIGHT_BY_GROUP)
+        return self.format not in (WeightFormat.PLAIN, WeightFormat.TWELVE_BIT)
 
     @property
-    def addresses(self) -> Weights:
+    def parts(self) -> dict[str, Tensor]:
+        """What it consists of, by name, without the bias."""
+        names = ("panels", "scales", "zeros", "tables", "outliers")
+        return {name: part for name in names if (part := getattr(self, name)) is not None}
+
+    @property
+    def addresses(self) -> PackedWeight:
         """For operations; the tensors must outlive these."""
-        weight2, weight3 = (None if part is None else part.data_ptr() for part in (self.weight2, self.weight3))
-        return Weights(self.weight_format, self.weight.data_ptr(), weight2, weight3)
+        return PackedWeight(format=self.format, **{name: part.data_ptr() for name, part in self.parts.items()})
 
     @property
     def bytes(self) -> int:
         """Bytes that a step reads."""
-        return sum(each.nbytes for each in (self.weight, self.weight2, self.weight3) if each is not None)
+        return sum(part.nbytes for part in self.parts.values())
 
 
 class Rounded(NamedTuple):
@@ -87,7 +98,7 @@ class Packer:
         memory: holds the packed weights.
     """
 
-    def __init__(self, dtype: torch.dtype, pool: Pool, memory: Arena) -> None:
+    def __init__(self, dtype: torch.dtype, pool: ThreadPool, memory: Arena) -> None:
         self._dtype = dtype
         self._pool = pool
         self._memory = memory
@@ -105,8 +116,10 @@ class Packer:
         if codes := _codes(linears, quantize):
             return self._integers(n, k, codes, bias)
         weights = [linear.numbers.to(self._dtype).contiguous() for linear in linears]
-        twelve = self._twelve(weights, bias) if self._dtype == torch.bfloat16 else None
-        return twelve or Packed(n, k, SAME, self._lanes([weight.view(torch.int32) for weight in weights]), bias)
+        in_12_bits = self._twelve_bit(weights, bias) if self._dtype == torch.bfloat16 else None
+        return in_12_bits or Packed(
+            n, k, WeightFormat.PLAIN, self._lanes([weight.view(torch.int32) for weight in weights]), bias
+        )
 
     def pack_rounded(self, linear: Linear, bias: Tensor | None) -> Rounded:
         """Pack a bf16 linear in 8 bits, with a bias that is padded already."""
@@ -114,12 +127,12 @@ class Packer:
         panels, groups = -(-n // PANEL), -(-k // GROUP)
         weight, packed = linear.numbers.contiguous(), self._memory.take(panels * PANEL * groups * GROUP)
         scales, squares, errors = torch.empty(panels * PANEL), *torch.empty(2, groups, panels)
-        operation = round_(
+        operation = RoundWeightsOp(
             n=n, k=k, in_=weight.data_ptr(), out=packed.data_ptr(), scales=scales.data_ptr(),
             weight_squares=squares.data_ptr(), error_squares=errors.data_ptr(),
         )  # fmt: skip
-        self._pool.run((Op * 1)(operation), 1, Step())
-        return Rounded(Packed(n, k, EIGHT, packed, bias, scales), squares, errors)
+        self._pool.run(OperationArray([operation]), StepInputs())
+        return Rounded(Packed(n, k, WeightFormat.INT8, packed, bias, scales), squares, errors)
 
     def _integers(self, n: int, k: int, codes: list[Codes], bias: Tensor | None) -> Packed:
         scales = _columns([each.scales for each in codes])
@@ -129,21 +142,21 @@ class Packer:
             weight = self._lanes([_halves(_columns([each.codes for each in codes])).view(torch.int32)], PANEL // 2)
         by_group = [each.zeros for each in codes if each.zeros is not None]
         if not by_group:
-            return Packed(n, k, EIGHT, weight, bias, scales.view(-1))
+            return Packed(n, k, WeightFormat.INT8, weight, bias, scales.view(-1))
         scales, zeros = (each.transpose(1, 2).contiguous() for each in (scales, _columns(by_group)))
-        weight_format = FOUR if codes[0].bits == 4 else EIGHT_BY_GROUP
-        return Packed(n, k, weight_format, weight, bias, scales, zeros, codes[0].order)
+        weight_format = WeightFormat.INT4_BY_GROUP if codes[0].bits == 4 else WeightFormat.INT8_BY_GROUP
+        return Packed(n, k, weight_format, weight, bias, scales, zeros, order=codes[0].order)
 
-    def _twelve(self, weights: list[Tensor], bias: Tensor | None) -> Packed | None:
+    def _twelve_bit(self, weights: list[Tensor], bias: Tensor | None) -> Packed | None:
         """Pack (n, k) bf16, one or a gated pair, in 12 bits; None if too many weights would have to be outliers."""
         n, k = weights[0].shape
         panels = -(-n // (PANEL // len(weights)))
         parts = self._pool.parts(k // 2)
-        packed = self._memory.take(panels * (k // 2) * _STEP_BYTES)
-        tables = torch.empty(panels, _HIGH_BYTES, dtype=torch.uint8)
+        packed = self._memory.take(panels * (k // 2) * STEP_BYTES)
+        tables = torch.empty(panels, HIGH_BYTES, dtype=torch.uint8)
         counts = torch.empty(panels, parts, dtype=torch.int32)
         outliers = torch.empty(panels, int(PANEL * k * _MAX_OUTLIERS_OF_PANEL), dtype=torch.int32)
-        operation = pack(
+        operation = PackOp(
             n=n,
             k=k,
             in_=weights[0].data_ptr(),
@@ -154,14 +167,16 @@ class Packer:
             room=outliers.shape[1],
             counts=counts.data_ptr(),
         )
-        self._pool.run((Op * 1)(operation), 1, Step())
+        self._pool.run(OperationArray([operation]), StepInputs())
         if counts.amin() < 0 or counts.sum() > _MAX_OUTLIERS * n * k * len(weights):
             give_back(packed.data_ptr(), packed.data_ptr() + len(packed))
             return None
         # Offset of each part's list in the tensor that holds these offsets, then the lists.
         starts = torch.nn.functional.pad(counts.view(-1).cumsum(0), (1, 0)) + counts.numel() + 1
         held = [row[:count] for row, count in zip(outliers, counts.sum(1).tolist(), strict=True)]
-        return Packed(n, k, TWELVE, packed, bias, tables, torch.cat([starts.int(), *held]))
+        return Packed(
+            n, k, WeightFormat.TWELVE_BIT, packed, bias, tables=tables, outliers=torch.cat([starts.int(), *held])
+        )
 
     def _lanes(self, parts: list[Tensor], width: int = PANEL) -> Tensor:
         """Parts (n, lanes) of 32-bit lanes, side by side in panels of `width`: (panels, lanes, width)."""

@@ -15,9 +15,9 @@ from typing import Final
 from .pages import STRETCH, give_back, huge_pages
 
 # Bytes of the KV cache to prefault: at most this many, ...
-_CACHE_AHEAD: Final = 512 << 20
+_MAX_CACHE_BYTES: Final = 512 << 20
 # ... at most this share of the cache, ...
-_CACHE_AHEAD_SHARE: Final = 1 / 8
+_MAX_CACHE_SHARE: Final = 1 / 8
 # ... and, while the model isn't known, at most this many times its checkpoint's bytes: small models need little.
 _CACHE_OF_CHECKPOINT: Final = 2
 # Approximate size of packed weights relative to a bf16 checkpoint: 12, 8, or 4 bits and scales, with the lm_head in 8.
@@ -25,7 +25,7 @@ _CACHE_OF_CHECKPOINT: Final = 2
 _PACKED: Final = {"none": 0.76, "int8": 0.52, "int4": 0.4, "gptq": 1.0, "awq": 1.0}
 
 
-class Advance:
+class PrefaultedRegions:
     """Two memory regions, for weights and cache, which a thread starts to prefault at once, in this order.
 
     Args:
@@ -70,12 +70,12 @@ def _address(memory: mmap) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
 
-def cache_ahead(size: int) -> int:
+def cache_prefault_bytes(size: int) -> int:
     """Bytes to prefault of a cache of `size` bytes."""
-    return min(_CACHE_AHEAD, int(size * _CACHE_AHEAD_SHARE))
+    return min(_MAX_CACHE_BYTES, int(size * _MAX_CACHE_SHARE))
 
 
-def begin_prefault(model: Path, quantize: str, cache: int, available: int) -> Advance | None:
+def begin_prefault(model: Path, quantize: str, cache: int, available: int) -> PrefaultedRegions | None:
     """Begin to prefault what a model will need; None if that isn't known, or is more than the machine can spare.
 
     Args:
@@ -88,10 +88,10 @@ def begin_prefault(model: Path, quantize: str, cache: int, available: int) -> Ad
         return None
     checkpoint = sum(path.stat().st_size for path in model.glob("*.safetensors"))
     weights = int(checkpoint * _PACKED[quantize])
-    ahead = min(cache_ahead(cache), _CACHE_OF_CHECKPOINT * checkpoint)
+    ahead = min(cache_prefault_bytes(cache), _CACHE_OF_CHECKPOINT * checkpoint)
     if not weights or checkpoint + weights + ahead > available // 2:
         return None
     try:
-        return Advance(weights, min(cache, available), ahead)
+        return PrefaultedRegions(weights, min(cache, available), ahead)
     except OSError:  # address space is limited: memory is taken when it is needed instead
         return None

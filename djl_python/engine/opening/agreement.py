@@ -21,7 +21,7 @@ from ..checkpoints.loading import LoadedModel, set_attention
 from ..checkpoints.misfits import MISFITS
 from ..checkpoints.quantization import Quantize
 from ..devices.free_memory import available_bytes
-from ..native.file_mapping import in_passing
+from ..native.file_mapping import releasing_after_use
 from ..torch_backend.attention import PAGED, watching
 from ..torch_backend.model_runner import ModelRunner
 from .exact import ExactModel
@@ -170,7 +170,7 @@ def _logits(loaded: LoadedModel, trial: Trial) -> Tensor:
     if configured == PAGED:
         set_attention(loaded.model, "eager")
     try:
-        with in_passing(loaded.model):
+        with releasing_after_use(loaded.model):
             output = run_once(loaded, trial.ids)
     finally:
         set_attention(loaded.model, configured)

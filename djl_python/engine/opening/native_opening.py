@@ -13,13 +13,13 @@ from ..batch.state_slots import StateSlots
 from ..checkpoints.loading import LoadedModel, rounding
 from ..drafting.speculation import MAX_ROWS
 from ..interface import EngineSettings
-from ..native.file_mapping import trim
+from ..native.abi.enums import KEYS_PER_GROUP
+from ..native.file_mapping import trim_allocator
 from ..native.library import UnavailableError, library
-from ..native.prefault import Advance
+from ..native.prefault import PrefaultedRegions
 from ..native.program.program import Program
 from ..native.program.runner import NativeModelRunner
 from ..native.program.sampling import NativeChooser
-from ..native.program.step_arrays import KEYS_PER_GROUP
 from ..native.thread_pool import FORMATS
 from ..reading.read import read_recipe
 from ..reading.recipe import Recipe
@@ -43,7 +43,7 @@ def open_native(
     loaded: LoadedModel,
     wanted: int,
     agreement: Agreement,
-    advance: Advance | None,
+    advance: PrefaultedRegions | None,
     beside: Beside,
 ) -> OpenedRunner | str:
     """Open the model as a native program; else why the kernels refuse it, "" where there are none to run it."""
@@ -67,7 +67,7 @@ def open_native(
     for parameter in loaded.model.parameters():
         parameter.data = torch.empty(0, dtype=parameter.dtype)
     torch.set_num_threads(1)
-    trim()
+    trim_allocator()
     chooser = NativeChooser(program.pool, program.maxima_of)
 
     def close() -> None:
@@ -109,7 +109,12 @@ def _refusal(reason: UnavailableError | NotUnderstoodError) -> str:
 
 
 def _open_program(
-    settings: EngineSettings, loaded: LoadedModel, wanted: int, trial: Trial, advance: Advance | None, beside: Beside
+    settings: EngineSettings,
+    loaded: LoadedModel,
+    wanted: int,
+    trial: Trial,
+    advance: PrefaultedRegions | None,
+    beside: Beside,
 ) -> tuple[Program, Recipe, CacheSize, StateSlots | None]:
     """The program, its recipe, its cache's size, and the slots of its recurrent states if it has any.
 
@@ -137,7 +142,7 @@ def _open_program(
             states=0 if states is None else states.count,
             max_tokens=settings.max_batch_size + max(settings.max_prefill_tokens, LONGEST, MAX_ROWS),
             threads=torch.get_num_threads(),
-            advance=advance,
+            prefaulted=advance,
         )
     except OSError as exc:
         if exc.errno != errno.ENOMEM:

@@ -21,13 +21,13 @@ from ..checkpoints.quantization import Quantize
 from ..checkpoints.rotations import freeze_rope_
 from ..checkpoints.stored_loading import unpack_linears_
 from ..interface import EngineSettings, Progress
-from ..native.file_mapping import in_passing, trim
+from ..native.file_mapping import releasing_after_use, trim_allocator
 from ..native.library import UnavailableError
 from ..native.modules.linears import NativeLinears
 from ..native.modules.modules import replace_mlps_, replace_norms_
 from ..native.modules.siblings import joined
 from ..native.modules.stand_ins import StandIns
-from ..native.prefault import Advance
+from ..native.prefault import PrefaultedRegions
 from ..native.program.sampling import NativeChooser
 from ..native.thread_pool import FORMATS
 from ..torch_backend.attention import LayerShape
@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 
 def open_runner(
-    settings: EngineSettings, progress: Progress, advance: Advance | None = None, beside: Beside = NOTHING
+    settings: EngineSettings, progress: Progress, advance: PrefaultedRegions | None = None, beside: Beside = NOTHING
 ) -> OpenedRunner:
     """Load the model, decide how to run it, and make its cache.
 
@@ -116,7 +116,7 @@ def _probed(loaded: LoadedModel, wanted: int) -> tuple[dict[int, LayerShape], Re
         wanted: most tokens of a sequence.
     """
     try:
-        with in_passing(loaded.model):
+        with releasing_after_use(loaded.model):
             return probe(loaded.model, loaded.device, wanted)
     except MISFITS as misfit:
         log.info("%s can't be paged: %s: %s", type(loaded.model).__name__, type(misfit).__name__, misfit)
@@ -168,7 +168,7 @@ def _with_native(opened: OpenedRunner, linears: NativeLinears | None) -> OpenedR
     """Give a model that torch runs the native chooser for rows of logits, if it has native kernels for its products."""
     if linears is None:
         return opened
-    trim()
+    trim_allocator()
     description = opened.description.replace(" on cpu", " on cpu (native products)", 1)
     chooser = NativeChooser(linears.pool)
 

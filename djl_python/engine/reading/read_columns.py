@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from ..native.modules.causal_conv import MAX_TAPS
-from ..native.thread_pool import ACTIVATIONS
 from .layer_reader import LayerReader
 from .recipe_mixers import Convolution
-from .recipe_parts import NotUnderstoodError
+from .recipe_parts import ACTIVATIONS, NotUnderstoodError
 from .watch_functions import Called
 
 
@@ -53,7 +52,7 @@ def read_convolution(reader: LayerReader, convolved: Called, channels: Tensor) -
     weight, bias = convolved.given["weight"], convolved.given.get("bias")
     activation = convolved.given.get("activation")
     activation = "silu" if activation == "swish" else activation
-    if activation not in ACTIVATIONS or weight.shape[1] > MAX_TAPS:
+    if activation not in (None, *ACTIVATIONS) or weight.shape[1] > MAX_TAPS:
         raise NotUnderstoodError(f"a convolution of {weight.shape[1]} tokens with {activation}")
     return Convolution(
         taps=reader.own(weight)[channels].T.contiguous(),

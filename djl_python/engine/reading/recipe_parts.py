@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from ..checkpoints.coded_linear import Weight, concat_rows, dense
 from ..checkpoints.expert_stacks import ExpertStack
+
+#: Names of activations in recipes; None: there is none.
+ACTIVATIONS: Final = frozenset(
+    {"silu", "gelu_tanh", "gelu", "relu", "relu_squared", "clamped_swiglu", "quick_gelu", "xielu"}
+)
 
 
 class NotUnderstoodError(Exception):

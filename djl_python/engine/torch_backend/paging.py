@@ -9,7 +9,7 @@ from typing import Final
 
 from ..checkpoints.loading import LoadedModel
 from ..native.modules.cache import NativeCache
-from ..native.thread_pool import Pool
+from ..native.thread_pool import ThreadPool
 from .attention import LayerShape, PagedCache
 from .images import PagedImages
 from .model_runner import PagedModelRunner
@@ -27,7 +27,7 @@ class Paging:
     loaded: LoadedModel
     layers: dict[int, LayerShape]
     recurrent: RecurrentLayers | None
-    pool: Pool | None
+    pool: ThreadPool | None
 
     def runner(self, cache: PagedCache, images: PagedImages | None) -> PagedModelRunner:
         return PagedModelRunner(self.loaded.model, self.layers, cache, self.loaded.device, images, self.recurrent)

@@ -10,7 +10,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from djl_python.engine.native.file_mapping import in_passing, let_go
+from djl_python.engine.native.file_mapping import release, releasing_after_use
 
 MIB = 1 << 20
 
@@ -36,7 +36,7 @@ def test_a_mapped_weight_leaves_memory_and_can_be_read_again(tmp_path: Path) -> 
         pytest.skip("this torch copies what it loads: there is nothing to let go")
     assert torch.equal(first.view(torch.int32), second.view(torch.int32))
     assert resident(path) > 30 * MIB
-    let_go([first])
+    release([first])
     assert resident(path) < 18 * MIB
     assert torch.equal(first.view(torch.int32), numbers.view(torch.int32))
 
@@ -51,7 +51,7 @@ def test_a_model_that_runs_lets_go_of_what_it_has_used(tmp_path: Path) -> None:
         with safe_open(path, "pt") as file:
             for index, layer in enumerate(model):
                 layer.weight.data = file.get_tensor(f"{index}.weight")
-        with in_passing(model):
+        with releasing_after_use(model):
             assert torch.equal(model(x), expected)
             assert torch.equal(model(x), expected)
         assert resident(path) <= 4 * MIB
@@ -61,5 +61,5 @@ def test_a_model_that_runs_lets_go_of_what_it_has_used(tmp_path: Path) -> None:
 
 def test_other_memory_stays_as_it_is() -> None:
     own = torch.arange(MIB)
-    let_go([own])
+    release([own])
     assert torch.equal(own, torch.arange(MIB))

@@ -50,16 +50,16 @@ TOO_MANY = """
 import resource
 from pathlib import Path
 from djl_python.engine.native.library import UnavailableError
-from djl_python.engine.native.thread_pool import Pool
+from djl_python.engine.native.thread_pool import ThreadPool
 
-Pool(1).close()
+ThreadPool(1).close()
 taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (taken + (32 << 20), resource.RLIM_INFINITY))
 try:
-    Pool(20)
+    ThreadPool(20)
 except UnavailableError as reason:
     print(reason)
-Pool(1).close()
+ThreadPool(1).close()
 """
 
 

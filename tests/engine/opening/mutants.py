@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from djl_python.engine.native.thread_pool import ACTIVATIONS
 from djl_python.engine.reading.recipe import Branch, ExpertGroups, Experts, Layer, Mlp, Recipe, Router, TokenBranch
 from djl_python.engine.reading.recipe_mixers import (
     Attention,
@@ -19,7 +18,7 @@ from djl_python.engine.reading.recipe_mixers import (
     SelectiveStateSpace,
     StateSpace,
 )
-from djl_python.engine.reading.recipe_parts import Linear, Norm, Rotary, Stacked
+from djl_python.engine.reading.recipe_parts import ACTIVATIONS, Linear, Norm, Rotary, Stacked
 
 #: (what is changed, the changed part)
 Changes = Iterator[tuple[str, Any]]

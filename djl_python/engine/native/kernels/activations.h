@@ -10,7 +10,7 @@ namespace {
 
 // Applies an activation, as accurately as F, the format of the result, can hold.
 template <class F>
-inline Floats activate(Floats x, int activation) {
+inline Floats activate(Floats x, Activation activation) {
     const Floats half = floats(0.5f), one = floats(1.0f);
     switch (activation) {
         case kSilu:
@@ -21,7 +21,7 @@ inline Floats activate(Floats x, int activation) {
             const Floats cube = x * x * x;
             return x * F::logistic(fma(cube, floats(0.044715f), x) * floats(1.59576912f));
         }
-        case kGeluErf:
+        case kGelu:
             return half * x * (one + erf(x * floats(0.70710678f)));
         case kRelu:
             return max(Floats{}, x);  // x where it is NaN; so are the bounds below
@@ -33,21 +33,21 @@ inline Floats activate(Floats x, int activation) {
     }
 }
 
-// xIELU, a curve of the operation's. Not inlined: it is rare, and its code would make products of one row 3 % slower.
-inline __attribute__((noinline)) Floats xielu(Floats x, const Op& op) {
+// xIELU, a curve of the epilogue's. Not inlined: it is rare, and its code would make products of one row 3 % slower.
+inline __attribute__((noinline)) Floats xielu(Floats x, const Epilogue& epilogue) {
     const Floats low = min(x, Floats{}), high = max(x, Floats{});
-    const Floats curve = (exp(low) - floats(1.0f) - low) * floats(op.curve_below);
-    return fma(x, floats(op.curve_slope), fma(high * high, floats(op.curve_above), curve));
+    const Floats curve = (exp(low) - floats(1.0f) - low) * floats(epilogue.xielu_below);
+    return fma(x, floats(epilogue.xielu_slope), fma(high * high, floats(epilogue.xielu_above), curve));
 }
 
 // activation(gate) * x
 template <class F>
-inline Floats gated(Floats gate, Floats x, const Op& op) {
-    if (op.activation != kClampedSwiglu) return activate<F>(gate, op.activation) * x;
-    const Floats limit = floats(op.limit), one = floats(1.0f);
+inline Floats gated(Floats gate, Floats x, const Epilogue& epilogue) {
+    if (epilogue.activation != kClampedSwiglu) return activate<F>(gate, epilogue.activation) * x;
+    const Floats limit = floats(epilogue.limit), one = floats(1.0f);
     gate = min(limit, gate);
     x = max(-limit, min(limit, x));
-    return (x + one) * (gate * F::logistic(gate * floats(op.alpha)));
+    return (x + one) * (gate * F::logistic(gate * floats(epilogue.alpha)));
 }
 
 }  // namespace

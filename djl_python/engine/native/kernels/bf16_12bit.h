@@ -23,8 +23,6 @@ namespace djl {
 namespace {
 
 constexpr int kWeightsPerStep = 128;
-constexpr int kStepBytes = 192;
-constexpr int kHighBytes = 16;            // of a panel's table
 constexpr int kStandIn = kHighBytes - 1;  // the code of the smallest high byte; a stand-in has it and a low byte of 0
 static_assert(kMaxPartSteps * kWeightsPerStep <= 1 << 16, "a list has 16 bits for a place in a part");
 constexpr int kColumnPrefetchSteps = 48;  // steps that are prefetched when one column is read
@@ -33,19 +31,18 @@ constexpr int kTransposedSteps = 64;      // steps that are transposed from colu
 // The place among a step's 128 weights of the one whose low byte is the i-th of the first 64 (group 0) or of the second (1).
 inline int place_of(int group, int i) { return (2 * group + (i % 16) / 8) * 32 + i / 16 * 8 + i % 8; }
 
-// A part of a packed weight's panel. `weight2` has the panels' tables. `weight3` has, for each panel and part, the index in
-// `weight3` at which the part's list begins; an entry is a weight's place in the part times 2^16 plus its 16 bits.
-struct TwelveWeights {
+// A part of a packed weight's panel. `outliers` has, for each panel and part, the index in `outliers` at which
+// the part's list begins; an entry is a weight's place in the part times 2^16 plus its 16 bits.
+struct TwelveBitWeights {
     static constexpr int lines = 3;  // of 64 bytes that hold a step
     const char* at;
 
     // Part `number` of a panel's `parts`, whose steps begin at address `at`.
-    TwelveWeights(const Op& op, int panel, int parts, int number, const char* at)
-        : at(at), table((const uint8_t*)op.weight2 + panel * kHighBytes) {
-        const auto* lists = (const uint32_t*)op.weight3;
-        const uint32_t* start = lists + (int64_t)panel * parts + number;
-        outliers = lists + start[0];
-        end = lists + start[1];
+    TwelveBitWeights(const PackedWeight& weight, int panel, int parts, int number, const char* at)
+        : at(at), table(weight.tables + panel * kHighBytes) {
+        const uint32_t* start = weight.outliers + (int64_t)panel * parts + number;
+        outliers = weight.outliers + start[0];
+        end = weight.outliers + start[1];
     }
 
     // Reads vectors of a part, from vector First on, step by step. First is a template parameter because a shift by an
@@ -127,11 +124,11 @@ private:
 };
 
 // Writes one column of a packed weight (k, n) in fp32, times `scale`: out (k,).
-inline void twelve_column(const Op& op, int k, int column, float scale, float* out) {
+inline void twelve_bit_column(const PackedWeight& weight, int k, int column, float scale, float* out) {
     const int steps = k / 2, length = part_steps(steps), panel = column / kPanel;
-    auto at = (const char*)op.weight + (int64_t)panel * steps * kStepBytes;
+    auto at = (const char*)weight.panels + (int64_t)panel * steps * kStepBytes;
     for (int number = 0, from = 0; from < steps; ++number, from += length) {
-        const TwelveWeights part(op, panel, parts_of(steps), number, at + (int64_t)from * kStepBytes);
+        const TwelveBitWeights part(weight, panel, parts_of(steps), number, at + (int64_t)from * kStepBytes);
         part.column(column % kPanel, std::min(length, steps - from), scale, out + 2 * from);
     }
 }
@@ -175,7 +172,7 @@ inline uint32_t pair_at(const uint16_t* column, int pair) {
     return both;
 }
 
-void pack_twelve(Run& run, int index, const Op& op, const Step&) {
+void pack_twelve_bit(Run& run, int index, const PackOp& op) {
     const int steps = op.k / 2, length = part_steps(steps), parts = parts_of(steps);
     const int share = op.second ? kPanel / 2 : kPanel;
     const int panels = (op.n + share - 1) / share;

@@ -23,19 +23,19 @@ struct Taps {
     Floats weight[kMaxTaps], bias;
     Lanes lanes;
 
-    Taps(const Op& op, int channel) : bias(Floats{}), lanes(lanes_of(op.n - channel)) {
+    Taps(const CausalConvOp& op, int channel) : bias(Floats{}), lanes(lanes_of(op.n - channel)) {
         alignas(64) float transposed[kMaxTaps][16] = {};
         const auto* from = (const typename F::T*)op.weight + (int64_t)channel * op.taps;
         for (int c = 0; c < std::min(16, op.n - channel); ++c)
             for (int k = 0; k < op.taps; ++k) transposed[k][c] = F::to(from[c * op.taps + k]);
         for (int k = 0; k < op.taps; ++k) weight[k] = load_floats(transposed[k]);
-        if (op.channel_bias) bias = F::load((const typename F::T*)op.channel_bias + channel, lanes);
+        if (op.bias) bias = F::load((const typename F::T*)op.bias + channel, lanes);
     }
 };
 
 // Convolves sixteen channels of a prompt, which nothing precedes.
 template <class F>
-void convolve(const Op& op, int64_t sequence, int channel) {
+void convolve(const CausalConvOp& op, int64_t sequence, int channel) {
     using T = typename F::T;
     const Taps<F> taps(op, channel);
     const int tokens = op.tokens, before = op.taps - 1, channels = std::min(16, op.n - channel);
@@ -72,7 +72,7 @@ void convolve(const Op& op, int64_t sequence, int channel) {
 
 // Convolves one more token. The oldest input of its sequence's state is dropped.
 template <class F>
-void convolve_next(const Op& op, const Taps<F>& taps, int64_t sequence, int channel) {
+void convolve_next(const CausalConvOp& op, const Taps<F>& taps, int64_t sequence, int channel) {
     using T = typename F::T;
     const int channels = std::min(16, op.n - channel);
     const T* in = (const T*)op.in + sequence * op.n + channel;
@@ -96,7 +96,7 @@ inline Floats products_of_pairs(Ints a, Ints b) {
 }
 
 // convolve_next for sixteen channels with four taps in bf16, as most models have: a channel's state is 64 bits.
-inline void convolve_next_of_four(const Op& op, Floats bias, int64_t sequence, int channel) {
+inline void convolve_next_of_four(const CausalConvOp& op, Floats bias, int64_t sequence, int channel) {
     const auto* newest = (const uint16_t*)op.in + sequence * op.n + channel;
     auto* state = (Ints*)((uint16_t*)op.states + (sequence * op.n + channel) * 4);
     const auto* weight = (const Ints*)((const uint16_t*)op.weight + (int64_t)channel * 4);
@@ -113,7 +113,7 @@ inline void convolve_next_of_four(const Op& op, Floats bias, int64_t sequence, i
 }
 
 template <class F>
-void convolution(Run& run, int index, const Op& op, const Step& step) {
+void causal_conv(Run& run, int index, const CausalConvOp& op, const StepInputs& step) {
     const int blocks = (op.n + kChannelsPerTask - 1) / kChannelsPerTask;
     if (!op.states) {
         run.parallel_for_ordered(index, step.wanted * blocks, [&](int task) {
@@ -146,15 +146,15 @@ inline Floats rounded(Floats x) {
 
 // Convolves sixteen channels of a span's tokens, with K taps; K is 0 for any other number of taps.
 template <class F, int K>
-void convolve_span(const Op& op, const Step& step, int span, int channel) {
+void convolve_span(const CausalConvSpansOp& op, const StepInputs& step, int span, int channel) {
     using T = typename F::T;
     const int taps = K ? K : op.taps, before = taps - 1;
     const Lanes lanes = lanes_of(op.n - channel);
-    auto state_of = [&](int slot) { return state_in<T>(op, step, slot) + channel; };
+    auto state_of = [&](int slot) { return state_in<T>(op.states, step, slot) + channel; };
     const int source = step.span_source[span], next = span + 1 < step.spans ? step.span_source[span + 1] : -1;
     for (int k = 0; next >= 0 && k < before; ++k) __builtin_prefetch(state_of(next) + (int64_t)k * op.n, 1);
     Floats weight[K ? K : kMaxTaps], past[K ? K : kMaxTaps];  // the oldest first
-    for (int k = 0; k < taps; ++k) weight[k] = load_floats((const float*)op.weight + (int64_t)k * op.n + channel, lanes);
+    for (int k = 0; k < taps; ++k) weight[k] = load_floats(op.weight + (int64_t)k * op.n + channel, lanes);
     for (int k = 0; k < before; ++k)
         past[k] = source < 0 ? Floats{} : F::load(state_of(source) + (int64_t)k * op.n, lanes);
     auto save = [&](int slot) {
@@ -181,7 +181,7 @@ void convolve_span(const Op& op, const Step& step, int span, int channel) {
 }
 
 template <class F>
-void convolve_rows(Run& run, int index, const Op& op, const Step& step) {
+void causal_conv_spans(Run& run, int index, const CausalConvSpansOp& op, const StepInputs& step) {
     const int blocks = (op.n + kChannelsPerSpanTask - 1) / kChannelsPerSpanTask;
     run.parallel_for_ordered(index, blocks, [&](int task) {
         for (int span = 0; span < step.spans; ++span)

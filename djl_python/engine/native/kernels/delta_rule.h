@@ -37,19 +37,19 @@ inline void load_scaled(const typename F::T* from, int dim, float eps, bool unit
 
 // Takes V vectors of columns of a head's state through a span, token by token.
 template <class F, int V>
-void delta_columns(const Op& op, const Step& step, int span, int head, int column) {
+void delta_columns(const DeltaRuleOp& op, const StepInputs& step, int span, int head, int column) {
     using T = typename F::T;
     alignas(64) float held[kMaxDim * V * 16], key[kMaxDim], query[kMaxDim];
     const int64_t first = step.span_start[span], end = first + step.span_size[span];
     const int64_t of_head = (int64_t)head * op.dim * op.value_dim + column;
     auto save = [&](int slot) {
-        float* state = state_in<float>(op, step, slot) + of_head;
+        float* state = state_in<float>(op.states, step, slot) + of_head;
         for (int i = 0; i < op.dim; ++i) memcpy(state + (int64_t)i * op.value_dim, held + i * V * 16, V * 64);
     };
     if (step.span_source[span] < 0) {
         memset(held, 0, (size_t)op.dim * V * 64);
     } else {
-        const float* state = state_in<float>(op, step, step.span_source[span]) + of_head;
+        const float* state = state_in<float>(op.states, step, step.span_source[span]) + of_head;
         for (int i = 0; i < op.dim; ++i) memcpy(held + i * V * 16, state + (int64_t)i * op.value_dim, V * 64);
     }
     const int key_head = head / (op.heads / op.key_heads);
@@ -84,7 +84,7 @@ void delta_columns(const Op& op, const Step& step, int span, int head, int colum
 }
 
 template <class F>
-void delta_rule(Run& run, int index, const Op& op, const Step& step) {
+void delta_rule(Run& run, int index, const DeltaRuleOp& op, const StepInputs& step) {
     // With several tokens in a span, 64 columns (16 without AVX-512) stay in L1; with one, memory is read in longer stretches.
     const int max_vectors = step.tokens > step.spans ? kMaxColumnVectors / 2 : kMaxColumnVectors;
     int vectors = 1;
@@ -102,13 +102,13 @@ void delta_rule(Run& run, int index, const Op& op, const Step& step) {
 }
 
 template <class F>
-void decay(Run& run, int index, const Op& op, const Step& step) {
+void delta_rates(Run& run, int index, const DeltaRatesOp& op, const StepInputs& step) {
     using T = typename F::T;
     run.parallel_for_rows(index, step.tokens, [&](int64_t t) {
-        float* out = (float*)op.out + t * 2 * op.heads;
+        float* out = op.out + t * 2 * op.heads;
         for (int h = 0; h < op.heads; h += 16) {
             const Lanes mask = lanes_of(op.heads - h);
-            auto of_heads = [&](const void* from) { return load_floats((const float*)from + h, mask); };
+            auto of_heads = [&](const float* from) { return load_floats(from + h, mask); };
             auto given = [&](const void* from) { return F::load((const T*)from + t * op.stride + h, mask); };
             const Floats dt = softplus(given(op.in) + of_heads(op.bias));
             const Floats exp_minus = exp(-given(op.input_rates));

@@ -70,7 +70,7 @@ struct PlainWeights {
     static constexpr int lines = 4;  // of 64 bytes that hold a step of a panel
     const char* at;
 
-    PlainWeights(const Op&, int, int, int, const char* at) : at(at) {}
+    PlainWeights(const PackedWeight&, int, int, int, const char* at) : at(at) {}
 
     template <int V, class Work>
     void read(int vector, const Work& work) const {
@@ -323,31 +323,31 @@ template <class F, class Weights>
 struct FloatPanel {
     using Format = F;
 
-    FloatPanel(const Op& op, int panel)
+    FloatPanel(const LinearOp& op, int panel)
         : op(op), steps(steps_of(op)), length(part_steps(steps)), parts(parts_of(steps)), panel(panel) {}
 
-    static Cut cut(const Op& op, const Step& step) {
+    static Cut cut(const LinearOp& op, const StepInputs& step) {
         const int steps = steps_of(op);
         return {op, step, steps, part_steps(steps), Type<FloatPart<F, Weights>>{}};
     }
 
     const char* at(int step) const {
-        return (const char*)op.weight + ((int64_t)panel * steps + step) * Weights::lines * 64;
+        return (const char*)op.weight.panels + ((int64_t)panel * steps + step) * Weights::lines * 64;
     }
 
     FloatPart<F, Weights> part(int number, int row) const {
         const int first = number * length;
-        const int64_t stride = stride_of(op, op.k);
+        const int64_t stride = apart(op.stride, op.k);
         const auto* rows = (const typename F::T*)op.in + row * stride + input_offset(op, panel) + first * F::pair;
-        return {Weights(op, panel, parts, number, at(first)), rows, stride};
+        return {Weights(op.weight, panel, parts, number, at(first)), rows, stride};
     }
 
     void finish(Floats (&)[4]) const {}
 
 private:
-    static int steps_of(const Op& op) { return op.k / F::pair; }
+    static int steps_of(const LinearOp& op) { return op.k / F::pair; }
 
-    const Op& op;
+    const LinearOp& op;
     const int steps, length, parts, panel;
 };
 

@@ -6,13 +6,13 @@
 namespace djl {
 
 void multiply_floats(Run& run, int index) {
-    const Op& op = run.ops[index];
-    run.bf16 ? with_float_format<BF16>(op, product<BF16>(run, index)) : with_float_format<F32>(op, product<F32>(run, index));
+    const WeightFormat format = run.ops[index].linear.weight.format;
+    run.bf16 ? with_float_format<BF16>(format, product<BF16>(run, index)) : with_float_format<F32>(format, product<F32>(run, index));
 }
 
-void pick_tokens(Run& run, int index) {
+void rescore_tokens(Run& run, int index) {
     const Op& op = run.ops[index];
-    pick(run, index, op, run.step_of(op));
+    rescore(run, index, op.rescore, run.step_of(op));
 }
 
 }  // namespace djl

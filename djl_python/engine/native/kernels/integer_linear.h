@@ -19,7 +19,6 @@
 namespace djl {
 namespace {
 
-constexpr int kGroup = 64;          // GROUP of quantization.py
 constexpr int kQuads = kGroup / 4;  // steps of a group
 
 // A row of rounded activations: all its codes, then each group's scale, then minus the sum of each group's codes. A row is an
@@ -42,7 +41,7 @@ inline IntegerRow integer_row(const void* rows, int64_t row, int groups) {
 }
 
 // Codes of 8 bits with a scale for each column and the same zero everywhere.
-struct Eight {
+struct Int8 {
     static constexpr int zero_bits = 7, zero = 1 << zero_bits, lines = 4;  // lines: of 64 bytes that hold a quad of a panel
     static constexpr bool grouped = false;
     template <int V>
@@ -51,11 +50,11 @@ struct Eight {
     }
 };
 
-struct EightByGroup : Eight {
+struct Int8ByGroup : Int8 {
     static constexpr bool grouped = true;
 };
 
-struct Four {
+struct Int4ByGroup {
     static constexpr int lines = 2;
     static constexpr bool grouped = true;
     template <int V>
@@ -243,36 +242,34 @@ struct IntegerPart {
     void correct(int, int, float*) const {}
 };
 
-// A weight's panel, which has one part. Its rows are what kQuantize wrote.
+// A weight's panel, which has one part. Its rows are what a QuantizeOp wrote.
 template <class F, class W>
 struct IntegerPanel {
     using Format = F;
 
-    IntegerPanel(const Op& op, int panel) : op(op), groups(groups_of(op)), panel(panel) {}
+    IntegerPanel(const LinearOp& op, int panel) : op(op), groups(group_count(op.k)), panel(panel) {}
 
-    static Cut cut(const Op& op, const Step& step) {
-        const int steps = groups_of(op) * kQuads;
+    static Cut cut(const LinearOp& op, const StepInputs& step) {
+        const int steps = group_count(op.k) * kQuads;
         return {op, step, steps, steps, Type<IntegerPart<W>>{}};
     }
 
     const char* at(int step) const {
-        return (const char*)op.weight + panel * panel_bytes<W>(groups) + (int64_t)step * W::lines * 64;
+        return (const char*)op.weight.panels + panel * panel_bytes<W>(groups) + (int64_t)step * W::lines * 64;
     }
 
     IntegerPart<W> part(int, int row) const {
         const int64_t group = (int64_t)panel * groups * kPanel;
-        return {at(0), (const uint16_t*)op.weight2 + group, (const uint8_t*)op.weight3 + group, op.in, row, groups};
+        return {at(0), (const uint16_t*)op.weight.scales + group, op.weight.zeros + group, op.in, row, groups};
     }
 
     void finish(Floats (&sum)[4]) const {
         if (W::grouped) return;
-        for (int v = 0; v < 4; ++v) sum[v] = sum[v] * load_floats(op.weight2 + panel * kPanel + v * 16);
+        for (int v = 0; v < 4; ++v) sum[v] = sum[v] * load_floats((const float*)op.weight.scales + panel * kPanel + v * 16);
     }
 
 private:
-    static int groups_of(const Op& op) { return (op.k + kGroup - 1) / kGroup; }
-
-    const Op& op;
+    const LinearOp& op;
     const int groups, panel;
 };
 
@@ -318,25 +315,25 @@ inline void quantize_groups(const typename F::T* x, const int32_t* order, int k,
 // Each thread begins with what it has computed itself, which is in its own caches: columns, if a product computed them, else
 // rows.
 template <class F>
-void quantize(Run& run, int index, const Op& op, const Step& step) {
-    const int rows = rows_of(op, step), groups = (op.k + kGroup - 1) / kGroup;
+void quantize(Run& run, int index, const QuantizeOp& op, const StepInputs& step) {
+    const int rows = step.tokens * op.rows_per_token, groups = group_count(op.k);
     auto quantize_part = [&](int t, int first, int end) {
-        const auto* x = (const typename F::T*)op.in + t * stride_of(op, op.k);
+        const auto* x = (const typename F::T*)op.in + t * apart(op.stride, op.k);
         quantize_groups<F>(x, op.order, op.k, first, end, integer_row(op.out, t, groups));
     };
     const Op* before = index ? &run.ops[index - 1] : nullptr;
-    if (!before || before->kind != kLinear || before->out != op.in || op.of_experts)
+    if (!before || before->head.kind != kLinear || before->linear.output.out != op.in || op.rows_per_token > 1)
         return run.parallel_for_rows(index, rows, [&](int t) { quantize_part(t, 0, groups); });
     auto begin = [&](int thread) { return groups * thread / run.threads; };
     run.parallel_for_row_pieces(index, rows, [&](int t, int thread) { quantize_part(t, begin(thread), begin(thread + 1)); });
 }
 
-// One number of a weight in the format kEight.
-inline float code_of(const Op& op, int64_t column, int i) {
-    const int64_t groups = (op.n + kGroup - 1) / kGroup;  // an embedding's n is the k of the head that it shares its weight with
-    const auto* panel = (const uint8_t*)op.weight + column / kPanel * panel_bytes<Eight>(groups);
+// One number of a weight (k, columns) in the format kInt8.
+inline float int8_weight(const PackedWeight& weight, int k, int64_t column, int i) {
+    const int64_t groups = group_count(k);
+    const auto* panel = (const uint8_t*)weight.panels + column / kPanel * panel_bytes<Int8>(groups);
     const int code = panel[((int64_t)(i / 4) * kPanel + column % kPanel) * 4 + i % 4];
-    return (float)(code - Eight::zero) * op.weight2[column];
+    return (float)(code - Int8::zero) * ((const float*)weight.scales)[column];
 }
 
 }  // namespace

@@ -32,44 +32,44 @@ constexpr int kExpandedVectors = 2;  // that are expanded at once: in 12 bits, b
 constexpr int kL1Steps = 96;  // steps whose weights stay in L1 while they are used more than once
 
 // How many panels of columns there are: of one expert if there are experts, of one product if several lie side by side.
-inline int panels_of(const Op& op) { return ((op.gated ? op.n * 2 : op.n) + kPanel - 1) / kPanel; }
+inline int panels_of(const LinearOp& op) { return panel_count(op.epilogue.gated ? op.n * 2 : op.n); }
 
-inline int panels_side_by_side(const Op& op) { return panels_of(op) * std::max(1, op.side_by_side); }
+inline int panels_side_by_side(const LinearOp& op) { return panels_of(op) * std::max(1, op.side_by_side); }
 
 // Where in a row a panel's product finds its input.
-inline int64_t input_offset(const Op& op, int panel) {
+inline int64_t input_offset(const LinearOp& op, int panel) {
     return op.side_by_side ? (int64_t)(panel / panels_of(op)) * op.k : 0;
 }
 
 // Where a panel's product puts its first number of a row of output.
-inline int64_t output_offset(const Op& op, int64_t row, int panel) {
-    return row * pitch_of(op, op.n) + (op.side_by_side ? (int64_t)(panel / panels_of(op)) * op.apart : 0);
+inline int64_t output_offset(const LinearOp& op, int64_t row, int panel) {
+    return row * apart(op.output.pitch, op.n) + (op.side_by_side ? (int64_t)(panel / panels_of(op)) * op.apart : 0);
 }
 
 // Applies bias, activation, gate and soft cap to a finished row of a panel, and stores it. Loops are unrolled, or compilers
 // leave the sums in memory.
 template <class F>
-inline __attribute__((always_inline)) void finish_row(const Op& op, int64_t row, int panel, Floats (&sum)[4]) {
+inline __attribute__((always_inline)) void finish_row(const LinearOp& op, int64_t row, int panel, Floats (&sum)[4]) {
     if (op.bias)  // padded to whole panels
 #pragma GCC unroll 4
         for (int v = 0; v < 4; ++v) sum[v] = sum[v] + load_floats(op.bias + panel * kPanel + v * 16);
-    if (op.mode == kMaximaOnly) {
+    if (op.output.mode == kStatistics) {
         const Floats copy[4] = {sum[0], sum[1], sum[2], sum[3]};  // the sums themselves stay in registers
-        return screen(op, row, panel, copy);
+        return keep_statistics(op, row, panel, copy);
     }
     Floats max_score = floats(-INFINITY);
-    int vectors = 4, first = (op.experts || op.side_by_side ? panel % panels_of(op) : panel) * kPanel;
-    if (op.gated) {
-        sum[0] = gated<F>(sum[0], sum[2], op);
-        sum[1] = gated<F>(sum[1], sum[3], op);
+    int vectors = 4, first = (op.routing.experts || op.side_by_side ? panel % panels_of(op) : panel) * kPanel;
+    if (op.epilogue.gated) {
+        sum[0] = gated<F>(sum[0], sum[2], op.epilogue);
+        sum[1] = gated<F>(sum[1], sum[3], op.epilogue);
         vectors = 2;
         first /= 2;
-    } else if (op.activation == kXielu) {
+    } else if (op.epilogue.activation == kXielu) {
 #pragma GCC unroll 4
-        for (int v = 0; v < 4; ++v) sum[v] = xielu(sum[v], op);
-    } else if (op.activation) {
+        for (int v = 0; v < 4; ++v) sum[v] = xielu(sum[v], op.epilogue);
+    } else if (op.epilogue.activation) {
 #pragma GCC unroll 4
-        for (int v = 0; v < 4; ++v) sum[v] = activate<F>(sum[v], op.activation);
+        for (int v = 0; v < 4; ++v) sum[v] = activate<F>(sum[v], op.epilogue.activation);
     }
     const int64_t begin = output_offset(op, row, panel);
 #pragma GCC unroll 4
@@ -77,18 +77,18 @@ inline __attribute__((always_inline)) void finish_row(const Op& op, int64_t row,
         const int c = first + v * 16;
         if (v >= vectors || c >= op.n) break;
         const Lanes mask = lanes_of(op.n - c);
-        if (op.mode == kStore) {
-            F::store((typename F::T*)op.out + begin + c, sum[v], mask);
+        if (op.output.mode == kStore) {
+            F::store((typename F::T*)op.output.out + begin + c, sum[v], mask);
             continue;
         }
-        float* out = (float*)op.out + begin + c;
-        Floats x = sum[v] * floats(op.scale);
-        if (op.mode == kAdd) x = x + load_floats(out, mask);
-        x = capped(x, op.softcap);
+        float* out = (float*)op.output.out + begin + c;
+        Floats x = sum[v] * floats(op.output.scale);
+        if (op.output.mode == kAdd) x = x + load_floats(out, mask);
+        x = capped(x, op.output.softcap);
         store_floats(out, x, mask);
         max_score = select(mask, max(max_score, x), max_score);
     }
-    if (op.maxima) op.maxima[row * panels_of(op) + panel] = max_lane(max_score);
+    if (op.statistics.maxima) op.statistics.maxima[row * panels_of(op) + panel] = max_lane(max_score);
 }
 
 // How rows are cut into tiles to be multiplied with a part of a panel whose steps are so many lines. Tiles have nearly the
@@ -135,8 +135,8 @@ struct Cut {
 
     // For a panel of `steps` steps whose parts have type Part and `part` steps each.
     template <class Part>
-    Cut(const Op& op, const Step& step, int steps, int part, Type<Part>)
-        : panels(panels_side_by_side(op)), rows(rows_of(op, step)),
+    Cut(const LinearOp& op, const StepInputs& step, int steps, int part, Type<Part>)
+        : panels(panels_side_by_side(op)), rows(op.routing.experts ? step.tokens * op.routing.chosen : step.tokens),
           bands(std::max(1, (rows + kMaxBandRows - 1) / kMaxBandRows)), height(std::max(1, (rows + bands - 1) / bands)),
           steps(steps), part(part), whole_parts(steps / part), spare(row_tiling_of<Part>(height).spare) {}
 
@@ -184,17 +184,17 @@ private:
 // Shares out a product's work: calls work(panel, following, first row, end row) for a panel and some of the rows. `following`
 // is the panel that is multiplied next, which after the last row is the next one; -1 if the next product comes next.
 template <class Work>
-inline void for_each_band(Run& run, int index, const Op& op, const Step& step, const Cut& cut, Work work) {
+inline void for_each_band(Run& run, int index, const LinearOp& op, const StepInputs& step, const Cut& cut, Work work) {
     const int panels = cut.panels;
-    if (op.experts) {
-        const Routed routed(op, step);
-        const int active = routed.active[op.experts];
+    if (const int experts = op.routing.experts) {
+        const Routed routed(op.routing, step);
+        const int active = routed.active[experts];
         run.parallel_for_ordered(index, active * panels, [&](int task) {
             const int expert = routed.active[task / panels], panel = expert * panels + task % panels;
             const int end = routed.starts[expert + 1];
             for (int first = routed.starts[expert], last; first < end; first = last) {
                 last = end - first > kMaxBandRows ? first + kMaxBandRows : end;
-                work(panel, last < end ? panel : std::min(panel + 1, op.experts * panels - 1), first, last);
+                work(panel, last < end ? panel : std::min(panel + 1, experts * panels - 1), first, last);
             }
         });
         return;
@@ -325,7 +325,7 @@ void multiply_part(const Part& part, int rows, int steps, Next next, const KvPre
     if (!Part::in_registers) finished(0, rows);
 }
 
-// out (rows, n) = in (rows, k) times the packed weight; see `mode`. A panel is taken in parts that stay in L2 while all rows
+// out (rows, n) = in (rows, k) times the packed weight; see `Output`. A panel is taken in parts that stay in L2 while all rows
 // are multiplied with them; the sums of a band of rows are in memory.
 //
 // Panel knows a weight format. It has at(step), an address; part(number, first row); and finish(sums of a row). A part has
@@ -341,7 +341,7 @@ void multiply_part(const Part& part, int rows, int steps, Next next, const KvPre
 //
 // `upcoming` returns where the calling thread's share of the next product begins, or null.
 template <class Panel, class Upcoming>
-void linear(Run& run, int index, const Op& op, const Step& step, Upcoming upcoming) {
+void linear(Run& run, int index, const LinearOp& op, const StepInputs& step, Upcoming upcoming) {
     const KvPrefetch& kv_prefetch = run.kv_prefetches[index], nothing{};
     const Cut cut = Panel::cut(op, step);
     alignas(64) float sums[kMaxBandRows * kPanel];

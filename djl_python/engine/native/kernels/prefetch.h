@@ -107,18 +107,18 @@ struct PrefetchSlots {
 
 // Distributes the keys and values that each attention of the list reads over the products before it, the last product first.
 template <class SlotsOf>
-void plan_kv_prefetches(const std::vector<Op>& ops, const Step& step, int element_bytes, int threads, SlotsOf slots_of,
+void plan_kv_prefetches(const std::vector<Op>& ops, const StepInputs& step, int element_bytes, int threads, SlotsOf slots_of,
                         std::vector<KvPrefetch>& kv_prefetches) {
     for (int i = (int)ops.size() - 1; i >= 0; --i) {
-        const Op& attention = ops[i];
-        if (attention.kind != kAttend) continue;
+        if (ops[i].head.kind != kAttention) continue;
+        const HeadRows& rows = ops[i].attention.rows;
         const int64_t bytes =  // of a block
-            (int64_t)attention.kv_heads * step.block_size * (attention.dim + attention.value_dim) * element_bytes;
+            (int64_t)rows.kv_heads * step.block_size * (rows.dim + rows.value_dim) * element_bytes;
         int left = (int)std::min<int64_t>(step.block_count, kMaxKvPrefetchBytes / bytes);
         int64_t room = 0;
         auto each = [&](auto use) {
-            for (int j = i - 1; j >= 0 && ops[j].kind != kAttend; --j) {
-                if (ops[j].kind != kLinear || ops[j].experts) continue;
+            for (int j = i - 1; j >= 0 && ops[j].head.kind != kAttention; --j) {
+                if (ops[j].head.kind != kLinear || ops[j].linear.routing.experts) continue;
                 const PrefetchSlots slots = slots_of(ops[j]);
                 if (slots.count > 0) use(j, slots, (int)((bytes + slots.steps * 64 - 1) / (slots.steps * 64)));
             }
@@ -128,7 +128,7 @@ void plan_kv_prefetches(const std::vector<Op>& ops, const Step& step, int elemen
         each([&](int j, const PrefetchSlots& slots, int runs) {
             const int64_t run_bytes = (bytes / runs + 63) / 64 * 64;
             const int first = (int)std::max<int64_t>(0, left - slots.count * at_once / runs);
-            kv_prefetches[j] = {(const char*)attention.cache, step.blocks, step.block_bytes, step.block_count, threads,
+            kv_prefetches[j] = {(const char*)rows.cache, step.blocks, step.block_bytes, step.block_count, threads,
                                 first, left, runs, run_bytes, (run_bytes + slots.steps - 1) / slots.steps, at_once};
             left = first;
         });

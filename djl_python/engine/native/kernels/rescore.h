@@ -99,26 +99,26 @@ private:
 class Search {
 public:
     // Args: row: receives the exact logits, panel by panel.
-    Search(const Op& op, const Step& step, int number, const RowErrors& errors, Row& row)
-        : op(op), product(op), cut(Panel::cut(op, step)), choice(op.choices[number]), number(number),
-          panels((op.n + kPanel - 1) / kPanel), row(row) {
-        row.x = (const float*)op.out + (int64_t)number * op.n;
-        row.n = op.n;
+    Search(const RescoreOp& op, const StepInputs& step, int number, const RowErrors& errors, Row& row)
+        : op(op), product(op.head), cut(Panel::cut(op.head, step)), sampling(op.statistics.samplings[number]), number(number),
+          panels(panel_count(op.head.n)), row(row) {
+        row.x = (const float*)op.head.output.out + (int64_t)number * op.head.n;
+        row.n = op.head.n;
         row.blocks = panels;
         row.whole = false;
         row.maxima.assign(panels, -INFINITY);
         row.top = -INFINITY;
-        product.out = (void*)row.x;
-        product.mode = kStoreFp32;
-        product.maxima = row.maxima.data();
+        product.output.out = (void*)row.x;
+        product.output.mode = kStoreFp32;
+        product.statistics.maxima = row.maxima.data();
         opened.clear();
         scores.clear();
-        best.begin(choice.mode == kDraw && choice.top_k ? choice.top_k : 1);
-        best_logits.begin(choice.alternatives);
+        best.begin(sampling.mode == kDraw && sampling.top_k ? sampling.top_k : 1);
+        best_logits.begin(sampling.alternatives);
         bound(errors);
     }
 
-    // Computes the panels that matter to the choice, and half as many more if it has been run before; returns whether it is
+    // Computes the panels that matter to the sampling, and half as many more if it has been run before; returns whether it is
     // sure that these are all.
     bool run() {
         if (!sound) return false;
@@ -148,8 +148,8 @@ private:
     };
 
     Masses read(MassKind kind) const {
-        const float inverse_temperature = kind == kPlain ? 1.0f : choice.inverse_temperature, factor = kLog2e * inverse_temperature;
-        const float* log_masses = masses_at(op, number, kind, panels);
+        const float inverse_temperature = kind == kRaw ? 1.0f : sampling.inverse_temperature, factor = kLog2e * inverse_temperature;
+        const float* log_masses = masses_at(op.statistics, number, kind, panels);
         Floats sum = Floats{}, errors = Floats{}, squares = Floats{}, penalized = Floats{};
         for (int p = 0; p < panels; p += 16) {
             const Lanes lanes = lanes_of(panels - p);
@@ -159,16 +159,16 @@ private:
             const Floats error = mass * load_floats(reach.data() + p, lanes) * floats(inverse_temperature);
             errors = errors + error;
             squares = fma(error, error, squares);
-            if (kind == kTempered && choice.occurrences) penalized = fma(mass, load_floats(occurs.data() + p, lanes), penalized);
+            if (kind == kTempered && sampling.occurrences) penalized = fma(mass, load_floats(occurs.data() + p, lanes), penalized);
         }
         return {sum_of_lanes(sum) + mass_above(kind, -INFINITY), sum_of_lanes(errors), sum_of_lanes(squares),
                 sum_of_lanes(penalized)};
     }
 
     // The score that masses are measured from: plain ones are of logits, tempered ones of penalized scores.
-    float top_of(MassKind kind) const { return kind == kPlain ? row.top : best.greatest(); }
+    float top_of(MassKind kind) const { return kind == kRaw ? row.top : best.greatest(); }
 
-    using Panel = FloatPanel<BF16, TwelveWeights>;
+    using Panel = FloatPanel<BF16, TwelveBitWeights>;
     static thread_local std::vector<float> reach, upper, occurs, scores;
     static thread_local Leading best, best_logits;
     static thread_local std::vector<int> opened;
@@ -179,47 +179,47 @@ private:
         reach.resize(panels);
         upper.resize(panels);
         sound = true;
-        const float* maxima = op.maxima + (int64_t)number * panels;
-        const float factor = draws_from_all(choice) ? choice.inverse_temperature : 1;
+        const float* maxima = op.statistics.maxima + (int64_t)number * panels;
+        const float factor = draws_from_all(sampling) ? sampling.inverse_temperature : 1;
         for (int p = 0; p < panels; p += 16) {
             const Lanes lanes = lanes_of(panels - p);
             store_floats(reach.data() + p, errors.of_panels(op.weight_squares, op.error_squares, panels, p, lanes), lanes);
         }
         for (int p = 0; p < panels; ++p) {
-            reach[p] = std::sqrt(reach[p]) * kWidened * op.scale;
+            reach[p] = std::sqrt(reach[p]) * kWidened * op.head.output.scale;
             upper[p] = maxima[p] + reach[p] * factor;
             sound &= !std::isnan(upper[p]);
         }
-        if (choice.occurrences) occurs.assign(panels, 0);
-        for (int i = 0; i < choice.occurrences; ++i) occurs[choice.occurred[i] / kPanel] = 1;
+        if (sampling.occurrences) occurs.assign(panels, 0);
+        for (int i = 0; i < sampling.occurrences; ++i) occurs[sampling.occurred[i] / kPanel] = 1;
     }
 
     // Whether no token that isn't known, none of which exceeds `most`, can be chosen.
     bool tells_token(float most) {
         if (most == -INFINITY) return true;  // all are open
-        if (!draws_in_bounds(choice) || choice.top_k) return best.exceed(most);
+        if (!draws_in_bounds(sampling) || sampling.top_k) return best.exceed(most);
         // A little less than the score of which the mass is min_p of the best.
-        if (choice.min_p > 0 && (most - best.greatest()) * choice.inverse_temperature < logf(choice.min_p) - 1e-3f) return true;
-        if (choice.top_p >= 1 || !tempered_look.is_due(opened.size())) return false;
+        if (sampling.min_p > 0 && (most - best.greatest()) * sampling.inverse_temperature < logf(sampling.min_p) - 1e-3f) return true;
+        if (sampling.top_p >= 1 || !tempered_look.is_due(opened.size())) return false;
         const Total all = total(kTempered);
-        return mass_above(kTempered, most) >= choice.top_p * (all.sum + all.doubt);
+        return mass_above(kTempered, most) >= sampling.top_p * (all.sum + all.doubt);
     }
 
     // Whether all alternatives are known. A logit is less than the logarithm of its panel's mass.
     bool tells_alternatives() const {
-        const float* log_masses = masses_at(op, number, kPlain, panels);
+        const float* log_masses = masses_at(op.statistics, number, kRaw, panels);
         bool told = true;
-        for (int p = 0; p < panels && choice.alternatives; ++p)
+        for (int p = 0; p < panels && sampling.alternatives; ++p)
             told &= upper[p] == -INFINITY || best_logits.exceed(log_masses[p] / kLog2e + reach[p]);
         return told;
     }
 
     // Whether the sum of masses is known well enough to be reported.
-    bool tells_masses() { return !choice.wants_logprob || (plain_look.is_due(opened.size()) && read(kPlain).sure()); }
+    bool tells_masses() { return !sampling.wants_logprob || (plain_look.is_due(opened.size()) && read(kRaw).sure()); }
 
     // The panel whose masses are what the sum depends on most.
     int heaviest() const {
-        return closed_greatest(masses_at(op, number, needs_total(choice) ? kTempered : kPlain, panels)).place();
+        return closed_greatest(masses_at(op.statistics, number, needs_total(sampling) ? kTempered : kRaw, panels)).place();
     }
 
     // Sums of masses are looked at again when there are half as many open panels more.
@@ -251,12 +251,12 @@ private:
 
     // The sum of masses of the known tokens with greater logits than this, or greater scores.
     float mass_above(MassKind kind, float bar) const {
-        const Mass mass_of(top_of(kind), kind == kPlain ? 1.0f : choice.inverse_temperature);
+        const Mass mass_of(top_of(kind), kind == kRaw ? 1.0f : sampling.inverse_temperature);
         Floats sum = Floats{};
         for (size_t i = 0; i < opened.size(); ++i)
             for (int v = 0; v < 4; ++v) {
                 const Floats logits = part_of(row.x, row.n, opened[i], v);
-                const Floats x = kind == kPlain ? logits : load_floats(scores.data() + i * kPanel + v * 16);
+                const Floats x = kind == kRaw ? logits : load_floats(scores.data() + i * kPanel + v * 16);
                 sum = select(is_greater(x, floats(bar)), sum + mass_of(x), sum);
             }
         return sum_of_lanes(sum);
@@ -271,10 +271,10 @@ private:
         scores.resize(opened.size() * kPanel, -INFINITY);
         float* own = scores.data() + scores.size() - kPanel;
         std::copy_n(row.x + first, count, own);
-        for (int i = 0; i < choice.occurrences && occurs[panel] > 0; ++i)
-            if (const int64_t at = choice.occurred[i] - first; at >= 0 && at < count) own[at] = penalized(own[at], choice, i);
-        if (draws_from_all(choice)) {
-            const Comparison by(choice, 0);
+        for (int i = 0; i < sampling.occurrences && occurs[panel] > 0; ++i)
+            if (const int64_t at = sampling.occurred[i] - first; at >= 0 && at < count) own[at] = penalized(own[at], sampling, i);
+        if (draws_from_all(sampling)) {
+            const Comparison by(sampling, 0);
             for (int i = 0; i < kPanel; i += 16) store_floats(own + i, by(load_floats(own + i), ints_from(first + i)));
         }
         for (int i = 0; i < count; ++i) best.take(own[i]);
@@ -295,10 +295,10 @@ private:
         finish_row<BF16>(product, 0, index, sum);
     }
 
-    const Op& op;
-    Op product;
+    const RescoreOp& op;
+    LinearOp product;
     const Cut cut;
-    const Choice& choice;
+    const RowSampling& sampling;
     const int number, panels;
     Row& row;
     Look plain_look, tempered_look;
@@ -309,22 +309,24 @@ thread_local std::vector<float> Search::reach, Search::upper, Search::occurs, Se
 thread_local Leading Search::best, Search::best_logits;
 thread_local std::vector<int> Search::opened;
 
-void pick(Run& run, int index, const Op& op, const Step& step) {
+void rescore(Run& run, int index, const RescoreOp& op, const StepInputs& step) {
     thread_local Row row;
-    const int groups = (op.k + kGroup - 1) / kGroup;
+    const LinearOp& head = op.head;
+    const int groups = group_count(head.k);
     RowErrors errors(groups);
-    run.parallel_for(index, rows_of(op, step), [&](int number) {
-        Choice& choice = op.choices[number];
-        choice.token = kUndecided;
-        errors.read((const BF16::T*)op.in + number * stride_of(op, op.k), op.k, integer_row(op.codes, number, groups));
+    run.parallel_for(index, step.tokens, [&](int number) {
+        RowSampling& sampling = op.statistics.samplings[number];
+        sampling.token = kUndecided;
+        const auto* x = (const BF16::T*)head.in + number * apart(head.stride, head.k);
+        errors.read(x, head.k, integer_row(op.codes, number, groups));
         Search search(op, step, number, errors, row);
-        float* logits = (float*)op.out + (int64_t)number * op.n;
-        while (choice.token == kUndecided && search.run())
-            choice.token = chosen_from(row, logits, choice, needs_total(choice) ? search.total(kTempered) : Total{});
-        if (!choice.wants_logprob || choice.token < 0) return;
-        const float log_mass = logf(search.total(kPlain).sum);
-        choice.logprob = logits[choice.token] - row.top - log_mass;
-        report_best(op, number, row, log_mass);
+        float* logits = (float*)head.output.out + (int64_t)number * head.n;
+        while (sampling.token == kUndecided && search.run())
+            sampling.token = chosen_from(row, logits, sampling, needs_total(sampling) ? search.total(kTempered) : Total{});
+        if (!sampling.wants_logprob || sampling.token < 0) return;
+        const float log_mass = logf(search.total(kRaw).sum);
+        sampling.logprob = logits[sampling.token] - row.top - log_mass;
+        report_best(op.alternatives, number, sampling.alternatives, row, log_mass);
     });
 }
 

@@ -25,10 +25,10 @@ inline void for_each_group(const BF16::T* column, int k, Work work) {
 
 // The greatest magnitude becomes 127. The scale is then that of the least error: what is left of an error has nothing of the
 // weights, so that it favours no column.
-void round_weights(Run& run, int index, const Op& op, const Step&) {
-    const int panels = (op.n + kPanel - 1) / kPanel, groups = (op.k + kGroup - 1) / kGroup;
+void round_weights(Run& run, int index, const RoundWeightsOp& op) {
+    const int panels = panel_count(op.n), groups = group_count(op.k);
     run.parallel_for_ordered(index, panels, [&](int panel) {
-        auto* lanes = (uint32_t*)((char*)op.out + panel * panel_bytes<Eight>(groups));
+        auto* lanes = (uint32_t*)((char*)op.out + panel * panel_bytes<Int8>(groups));
         for (int g = 0; g < groups; ++g) op.weight_squares[g * panels + panel] = op.error_squares[g * panels + panel] = 0;
         for (int c = 0; c < kPanel; ++c) {
             const bool there = panel * kPanel + c < op.n;
@@ -40,7 +40,7 @@ void round_weights(Run& run, int index, const Op& op, const Step&) {
             });
             const float magnitude = max_lane(greatest);
             const Floats inverse = floats(magnitude > 0 ? 127.0f / magnitude : 0.0f);
-            for (int i = 0; i < groups * kQuads && !there; ++i) lanes[i * kPanel + c] = Eight::zero * 0x1010101u;
+            for (int i = 0; i < groups * kQuads && !there; ++i) lanes[i * kPanel + c] = Int8::zero * 0x1010101u;
             for_each_group(column, k, [&](int g, const Floats (&w)[4]) {
                 Ints codes[4];
                 for (int v = 0; v < 4; ++v) {
@@ -54,7 +54,7 @@ void round_weights(Run& run, int index, const Op& op, const Step&) {
                 for (int q = 0; q < kQuads; ++q) {
                     uint32_t lane;
                     memcpy(&lane, bytes + 4 * q, sizeof lane);
-                    lanes[(g * kQuads + q) * kPanel + c] = lane ^ Eight::zero * 0x1010101u;
+                    lanes[(g * kQuads + q) * kPanel + c] = lane ^ Int8::zero * 0x1010101u;
                 }
             });
             const float scale = sum_of_lanes(products) / std::max(1.0f, sum_of_lanes(squares));

@@ -1,45 +1,24 @@
-// How a row's token is chosen, and what has been found.
+// How a row's token is sampled: what its bounds are, and what a draw compares tokens by.
 
 #pragma once
 
 #include <cmath>
 #include <cstdint>
 
+#include "abi.h"
 #include "formats.h"
 #include "gumbel.h"
 
 namespace djl {
 
-enum ChoiceMode : int32_t { kGiven, kBest, kDraw };
-
-constexpr int64_t kNoToken = -1;    // NO_TOKEN of sequence.py: the scores are NaN
-constexpr int64_t kUndecided = -2;  // UNDECIDED of choices.py: only all logits tell it
-
-// One row's choice; the i-th is for row i of the logits. Mirrored in pool.py.
-struct Choice {
-    int64_t changed;  // row of the changed scores to choose from; -1: choose from the logits
-    int64_t token;    // out; in, if it is given
-    const int64_t* occurred;  // (occurrences,) tokens to penalize,
-    const float* counts;      // and how often each was generated
-    uint32_t keys[2];         // of the row's noise
-    int32_t mode;
-    int32_t wants_logprob;
-    int32_t alternatives;  // best tokens to report beside the chosen one; only with `wants_logprob`
-    int32_t top_k;         // 0: no bound
-    int32_t occurrences;
-    float top_p, min_p, inverse_temperature;
-    float repetition, presence, frequency;
-    float logprob;  // out
-};
-
 namespace {
 
 // Whether only some leading tokens are drawn from.
-inline bool is_bounded(const Choice& choice) { return choice.top_k || choice.top_p < 1 || choice.min_p > 0; }
+inline bool is_bounded(const RowSampling& sampling) { return sampling.top_k || sampling.top_p < 1 || sampling.min_p > 0; }
 
-inline bool draws_from_all(const Choice& choice) { return choice.mode == kDraw && !is_bounded(choice); }
+inline bool draws_from_all(const RowSampling& sampling) { return sampling.mode == kDraw && !is_bounded(sampling); }
 
-inline bool draws_in_bounds(const Choice& choice) { return choice.mode == kDraw && is_bounded(choice); }
+inline bool draws_in_bounds(const RowSampling& sampling) { return sampling.mode == kDraw && is_bounded(sampling); }
 
 // What a draw compares tokens by: scores at its temperature plus noise. In fp32, noise has digits next to the best scores;
 // where these may be large, they are measured from the row's greatest one.
@@ -48,10 +27,10 @@ struct Comparison {
     const uint32_t (&keys)[2];
 
     // Args: top: the row's greatest score; unused by draws from all tokens, but at the coldest temperatures.
-    Comparison(const Choice& choice, float top)
-        : factor(choice.inverse_temperature), top(measures(choice) ? top : 0), keys(choice.keys) {}
+    Comparison(const RowSampling& sampling, float top)
+        : factor(sampling.inverse_temperature), top(measures(sampling) ? top : 0), keys(sampling.keys) {}
 
-    static bool measures(const Choice& choice) { return is_bounded(choice) || choice.inverse_temperature > 100; }
+    static bool measures(const RowSampling& sampling) { return is_bounded(sampling) || sampling.inverse_temperature > 100; }
 
     Floats operator()(Floats scores, Ints tokens) const { return with(scores, uniforms(keys, tokens)); }
 

@@ -1,4 +1,4 @@
-// Chooses each row's next token: the one with the best score, a drawn one, or a given one; and computes its logprob.
+// Samples each row's next token: the one with the best score, a drawn one, or a given one; and computes its logprob.
 //
 // A row's blocks are the lm_head's panels. The maxima of its blocks are known, if the product with the head left them, or
 // read first; the row is read once more for its mass, if that is needed; the rest looks only into blocks that matter. So
@@ -78,7 +78,7 @@ struct Row {
     void read_maxima(const float* scores, int vocabulary, const float* known = nullptr) {
         x = scores;
         n = vocabulary;
-        blocks = (n + kPanel - 1) / kPanel;
+        blocks = panel_count(n);
         whole = true;
         maxima.resize(blocks);
         if (known) std::copy(known, known + blocks, maxima.begin());
@@ -153,14 +153,13 @@ void find_best(const Row& row, int k, Best& best) {
     best.resize(k);
 }
 
-// Reports a row's best tokens, as many as a choice wants.
-void report_best(const Op& op, int number, const Row& row, float log_mass) {
+// Reports the best tokens of a row, whose number this is: as many as are wanted.
+void report_best(const Alternatives& alternatives, int number, int wanted, const Row& row, float log_mass) {
     thread_local Best best;
-    const int wanted = op.choices[number].alternatives;
     if (wanted) find_best(row, wanted, best);
     for (int i = 0; i < wanted; ++i) {
-        op.logprobs[(int64_t)number * op.max_alternatives + i] = best[i].first - row.top - log_mass;
-        op.token_ids[(int64_t)number * op.max_alternatives + i] = best[i].second;
+        alternatives.logprobs[(int64_t)number * alternatives.count + i] = best[i].first - row.top - log_mass;
+        alternatives.token_ids[(int64_t)number * alternatives.count + i] = best[i].second;
     }
 }
 
@@ -199,12 +198,12 @@ int64_t drawn_from(const Row& row, const Comparison& by, const Before& open) {
 }
 
 // Draws among the top_k best. top_p is a share of their total mass; the token that crosses it may be drawn too.
-int draw_top_k(const Row& row, const Choice& choice, const Comparison& by) {
+int draw_top_k(const Row& row, const RowSampling& sampling, const Comparison& by) {
     thread_local Best best;
     thread_local std::vector<float> scores, weights;
     thread_local std::vector<int32_t> ids;
-    find_best(row, choice.top_k, best);
-    const Mass mass_of(row.top, choice.inverse_temperature);
+    find_best(row, sampling.top_k, best);
+    const Mass mass_of(row.top, sampling.inverse_temperature);
     const size_t room = (best.size() + 15) / 16 * 16;
     scores.assign(room, -INFINITY);
     weights.resize(room);
@@ -216,8 +215,8 @@ int draw_top_k(const Row& row, const Choice& choice, const Comparison& by) {
         store_floats(weights.data() + i, mass);
         sums = sums + mass;
     }
-    const float max_mass = choice.top_p < 1 ? choice.top_p * sum_of_lanes(sums) : INFINITY;
-    const float min_mass = choice.min_p * weights[0];
+    const float max_mass = sampling.top_p < 1 ? sampling.top_p * sum_of_lanes(sums) : INFINITY;
+    const float min_mass = sampling.min_p * weights[0];
     float kept = weights[0];  // the best token may always be drawn
     size_t end = 1;
     for (; end < best.size() && kept < max_mass && weights[end] >= min_mass && weights[end] > 0; ++end) kept += weights[end];
@@ -241,15 +240,15 @@ struct Total {
 //
 // Args: total: of the row's masses at the temperature; needed with a top_p.
 // Returns kUndecided if the doubt about the total decides.
-int64_t draw_in_bounds(const Row& row, const Choice& choice, const Comparison& by, Total total) {
-    const Mass mass_of(row.top, choice.inverse_temperature);
+int64_t draw_in_bounds(const Row& row, const RowSampling& sampling, const Comparison& by, Total total) {
+    const Mass mass_of(row.top, sampling.inverse_temperature);
     Before open{-INFINITY, row.n};  // the tokens that may still be drawn; at first all
     while (true) {
         const int64_t token = drawn_from(row, by, open);
         if (token == kNoToken) return token;
         const Before before{row.x[token], (int)token};
-        const bool heavy = max_lane(mass_of(floats(before.score))) >= choice.min_p;
-        if (heavy && choice.top_p >= 1) return token;
+        const bool heavy = max_lane(mass_of(floats(before.score))) >= sampling.min_p;
+        if (heavy && sampling.top_p >= 1) return token;
         float ahead = 0;
         for (int b = 0; b < row.blocks; ++b) {
             if (row.maxima[b] < before.score || !row.knows(b)) continue;
@@ -260,30 +259,30 @@ int64_t draw_in_bounds(const Row& row, const Choice& choice, const Comparison& b
             }
             ahead += sum_of_lanes(mass);
         }
-        if ((heavy && ahead < choice.top_p * (total.sum - total.doubt)) || !(ahead > 0)) return token;  // the best always may
-        if (heavy && ahead < choice.top_p * (total.sum + total.doubt)) return kUndecided;
+        if ((heavy && ahead < sampling.top_p * (total.sum - total.doubt)) || !(ahead > 0)) return token;  // the best always may
+        if (heavy && ahead < sampling.top_p * (total.sum + total.doubt)) return kUndecided;
         open = before;
     }
 }
 
-inline float penalized(float score, const Choice& choice, int i) {
-    score = score > 0 ? score / choice.repetition : score * choice.repetition;
-    return score - (choice.frequency * choice.counts[i] + (choice.counts[i] > 0 ? choice.presence : 0.0f));
+inline float penalized(float score, const RowSampling& sampling, int i) {
+    score = score > 0 ? score / sampling.repetition : score * sampling.repetition;
+    return score - (sampling.frequency * sampling.counts[i] + (sampling.counts[i] > 0 ? sampling.presence : 0.0f));
 }
 
 // Penalizes a row's scores in place; the destructor restores them.
 struct Penalized {
     Row& row;
     float* x;
-    const Choice& choice;
+    const RowSampling& sampling;
     std::vector<float>& kept;
 
-    Penalized(Row& row, float* x, const Choice& choice, std::vector<float>& kept)
-        : row(row), x(x), choice(choice), kept(kept) {
+    Penalized(Row& row, float* x, const RowSampling& sampling, std::vector<float>& kept)
+        : row(row), x(x), sampling(sampling), kept(kept) {
         kept.clear();
         for_each_known([&](int i, float& score) {
             kept.push_back(score);
-            score = penalized(score, choice, i);
+            score = penalized(score, sampling, i);
         });
         update();
     }
@@ -297,62 +296,62 @@ struct Penalized {
 private:
     template <class Work>
     void for_each_known(Work work) const {
-        for (int i = 0; i < choice.occurrences; ++i)
-            if (row.knows((int)(choice.occurred[i] / kPanel))) work(i, x[choice.occurred[i]]);
+        for (int i = 0; i < sampling.occurrences; ++i)
+            if (row.knows((int)(sampling.occurred[i] / kPanel))) work(i, x[sampling.occurred[i]]);
     }
 
     void update() const {
-        if (choice.occurrences) row.update_maxima(choice.occurred, choice.occurrences);
+        if (sampling.occurrences) row.update_maxima(sampling.occurred, sampling.occurrences);
     }
 };
 
-// The token that a choice's mode and bounds make of these scores, or kNoToken, or kUndecided if a total's doubt decides.
+// The token that a row's mode and bounds make of these scores, or kNoToken, or kUndecided if a total's doubt decides.
 //
-// Args: scores: the row's, written to meanwhile; total: at the choice's temperature, if the row isn't known whole.
-int64_t chosen_from(Row& row, float* scores, const Choice& choice, Total total = {}) {
+// Args: scores: the row's, written to meanwhile; total: at the sampling's temperature, if the row isn't known whole.
+int64_t chosen_from(Row& row, float* scores, const RowSampling& sampling, Total total = {}) {
     thread_local Best best;
     thread_local std::vector<float> kept;
-    const Penalized changed(row, scores, choice, kept);
-    const Comparison by(choice, row.top);
+    const Penalized changed(row, scores, sampling, kept);
+    const Comparison by(sampling, row.top);
     int64_t token;
-    if (choice.mode == kBest) {
+    if (sampling.mode == kBest) {
         find_best(row, 1, best);
         token = best[0].second;
-    } else if (choice.top_k) {
-        token = draw_top_k(row, choice, by);
-    } else if (is_bounded(choice)) {
-        if (choice.top_p < 1 && row.whole) total = {row.mass(choice.inverse_temperature), 0};
-        token = draw_in_bounds(row, choice, by, total);
+    } else if (sampling.top_k) {
+        token = draw_top_k(row, sampling, by);
+    } else if (is_bounded(sampling)) {
+        if (sampling.top_p < 1 && row.whole) total = {row.mass(sampling.inverse_temperature), 0};
+        token = draw_in_bounds(row, sampling, by, total);
     } else {
         token = drawn_from(row, by, {-INFINITY, row.n});
     }
     return token >= 0 && std::isnan(scores[token]) ? kNoToken : token;
 }
 
-void choose(Run& run, int index, const Op& op, const Step& step) {
+void sample(Run& run, int index, const SampleOp& op, const StepInputs& step) {
     thread_local Row own, other;
     run.parallel_for(index, step.wanted, [&](int task) {
-        Choice& choice = op.choices[task];
-        float* logits = (float*)op.in + (int64_t)task * op.n;
-        const bool of_changed = choice.changed >= 0 && choice.mode != kGiven;
+        RowSampling& sampling = op.samplings[task];
+        float* logits = op.in + (int64_t)task * op.n;
+        const bool of_changed = sampling.changed >= 0 && sampling.mode != kGiven;
         float top = 0, log_mass = 0;  // of the raw logits
-        const int panels = (op.n + kPanel - 1) / kPanel;
-        if (choice.wants_logprob || !of_changed)
+        const int panels = panel_count(op.n);
+        if (sampling.wants_logprob || !of_changed)
             own.read_maxima(logits, op.n, op.maxima ? op.maxima + (int64_t)task * panels : nullptr);
-        if (choice.wants_logprob) {
+        if (sampling.wants_logprob) {
             top = own.top;
             log_mass = logf(own.mass(1.0f));
-            report_best(op, task, own, log_mass);
+            report_best(op.alternatives, task, sampling.alternatives, own, log_mass);
         }
         if (of_changed) {
-            float* scores = op.changed + choice.changed * op.n;
+            float* scores = op.changed + sampling.changed * op.n;
             other.read_maxima(scores, op.n);
-            choice.token = chosen_from(other, scores, choice);
-        } else if (choice.mode != kGiven) {
-            choice.token = chosen_from(own, logits, choice);
+            sampling.token = chosen_from(other, scores, sampling);
+        } else if (sampling.mode != kGiven) {
+            sampling.token = chosen_from(own, logits, sampling);
         }
         // Subtracts the greatest logit first: the difference is exact near 0.
-        if (choice.wants_logprob && choice.token != kNoToken) choice.logprob = logits[choice.token] - top - log_mass;
+        if (sampling.wants_logprob && sampling.token != kNoToken) sampling.logprob = logits[sampling.token] - top - log_mass;
     });
 }
 

@@ -15,15 +15,15 @@ constexpr int kMaxState = 256;  // numbers of state for each dimension of a head
 
 // Runs a head through a span, token by token: S = e^(A dt) S + (dt x) B; y = S C + D x. The state stays in L1.
 template <class F>
-void scan_head(const Op& op, const Step& step, int span, int head) {
+void mamba2_head(const Mamba2ScanOp& op, const StepInputs& step, int span, int head) {
     using T = typename F::T;
     alignas(64) float B[kMaxState], C[kMaxState], made[16];
     const int64_t first = step.span_start[span], end = first + step.span_size[span];
     const int64_t size = (int64_t)op.dim * op.state_size;
-    float* state = state_in<float>(op, step, step.span_slot[span]) + head * size;
+    float* state = state_in<float>(op.states, step, step.span_slot[span]) + head * size;
     const int source = step.span_source[span];
     if (source < 0) memset(state, 0, size * sizeof(float));
-    else if (source != step.span_slot[span]) memcpy(state, state_in<float>(op, step, source) + head * size, size * sizeof(float));
+    else if (source != step.span_slot[span]) memcpy(state, state_in<float>(op.states, step, source) + head * size, size * sizeof(float));
     const int group = head / (op.heads / op.head_groups);
     const float D = op.D ? op.D[head] : 0;
     for (int64_t t = first; t < end; ++t) {
@@ -34,7 +34,7 @@ void scan_head(const Op& op, const Step& step, int span, int head) {
             store_floats(C + n, F::load((const T*)op.C + shared + n, 0xffff));
         }
         const float dt = op.dt[t * op.heads + head];
-        const Floats decay = floats(expf(dt * op.head_A[head]));
+        const Floats decay = floats(expf(dt * op.A[head]));
         for (int p = 0; p < op.dim; ++p) {
             const float x = F::to(in[p]);
             const Floats dt_x = floats(dt * x);
@@ -52,22 +52,22 @@ void scan_head(const Op& op, const Step& step, int span, int head) {
             else store_floats((float*)op.out + to + p / 16 * 16, load_floats(made), lanes);
         }
         save_states(step, span, t + 1 - first, [&](int slot) {
-            memcpy(state_in<float>(op, step, slot) + head * size, state, size * sizeof(float));
+            memcpy(state_in<float>(op.states, step, slot) + head * size, state, size * sizeof(float));
         });
     }
 }
 
 template <class F>
-void scan(Run& run, int index, const Op& op, const Step& step) {
+void mamba2_scan(Run& run, int index, const Mamba2ScanOp& op, const StepInputs& step) {
     run.parallel_for_ordered(index, step.spans * op.heads,
-                             [&](int task) { scan_head<F>(op, step, task / op.heads, task % op.heads); });
+                             [&](int task) { mamba2_head<F>(op, step, task / op.heads, task % op.heads); });
 }
 
 template <class F>
-void step_sizes(Run& run, int index, const Op& op, const Step& step) {
+void step_sizes(Run& run, int index, const StepSizesOp& op, const StepInputs& step) {
     run.parallel_for_ordered(index, step.tokens, [&](int t) {
         const auto* in = (const typename F::T*)op.in + (int64_t)t * op.stride;
-        auto* out = (float*)op.out + (int64_t)t * op.heads;
+        auto* out = op.out + (int64_t)t * op.heads;
         for (int h = 0; h < op.heads; h += 16) {
             const Lanes mask = lanes_of(op.heads - h);
             const Floats dt = softplus(F::load(in + h, mask) + load_floats(op.bias + h, mask));
@@ -80,7 +80,7 @@ void step_sizes(Run& run, int index, const Op& op, const Step& step) {
 // Runs sixteen channels of Mamba 1's state space through a span, token by token. Each channel has a state of N numbers
 // (state_size, if N is 0) and a decay for each of them: S = e^(A dt) S + (dt x) B; y = S C + D x.
 template <class F, int N>
-void selective_scan_channels(const Op& op, const Step& step, int span, int channel) {
+void mamba1_channels(const Mamba1ScanOp& op, const StepInputs& step, int span, int channel) {
     using T = typename F::T;
     const int size = N ? N : op.state_size;
     const Lanes lanes = lanes_of(op.channels - channel);
@@ -88,9 +88,9 @@ void selective_scan_channels(const Op& op, const Step& step, int span, int chann
     Floats held[N ? N : kMaxState];
     const int source = step.span_source[span];
     for (int n = 0; n < size; ++n)
-        held[n] = source < 0 ? Floats{} : vector(state_in<float>(op, step, source) + (int64_t)n * op.channels);
+        held[n] = source < 0 ? Floats{} : vector(state_in<float>(op.states, step, source) + (int64_t)n * op.channels);
     auto save = [&](int slot) {
-        float* state = state_in<float>(op, step, slot) + channel;
+        float* state = state_in<float>(op.states, step, slot) + channel;
         for (int n = 0; n < size; ++n) store_floats(state + (int64_t)n * op.channels, held[n], lanes);
     };
     const float* A = op.A;
@@ -114,11 +114,11 @@ void selective_scan_channels(const Op& op, const Step& step, int span, int chann
 }
 
 template <class F>
-void selective_scan(Run& run, int index, const Op& op, const Step& step) {
+void mamba1_scan(Run& run, int index, const Mamba1ScanOp& op, const StepInputs& step) {
     const int blocks = (op.channels + 15) / 16;
     run.parallel_for_ordered(index, step.spans * blocks, [&](int task) {
-        if (op.state_size == 16) selective_scan_channels<F, 16>(op, step, task / blocks, task % blocks * 16);
-        else selective_scan_channels<F, 0>(op, step, task / blocks, task % blocks * 16);
+        if (op.state_size == 16) mamba1_channels<F, 16>(op, step, task / blocks, task % blocks * 16);
+        else mamba1_channels<F, 0>(op, step, task / blocks, task % blocks * 16);
     });
 }
 

@@ -59,13 +59,13 @@ struct Run {
     std::vector<Op> ops;
     std::vector<int> splits;                // for each attention: `splits_of` of attention.h
     std::vector<KvPrefetch> kv_prefetches;  // for each product: see prefetch.h
-    Step step{}, late{};
+    StepInputs step{}, late{};
     bool bf16 = false;
     std::atomic<int> inside{0};  // how many of the pool's own threads are in it
 
     Run(int threads, Partials& partials) : threads(threads), partials(partials) {}
 
-    void begin(const Op* list, int count, const Step& what, const Step& of_wanted, bool is_bf16) {
+    void begin(const Op* list, int count, const StepInputs& what, const StepInputs& of_wanted, bool is_bf16) {
         ops.assign(list, list + count);
         splits.assign(count, 1);
         kv_prefetches.assign(count, KvPrefetch{});
@@ -78,7 +78,7 @@ struct Run {
         passed.store(0, std::memory_order_relaxed);
     }
 
-    const Step& step_of(const Op& op) const { return op.late ? late : step; }
+    const StepInputs& step_of(const Op& op) const { return op.head.late ? late : step; }
 
     bool has_passed(int op) const { return (int)passed.load(std::memory_order_acquire) > op; }
 

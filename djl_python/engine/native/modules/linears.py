@@ -14,11 +14,15 @@ from torch.utils._pytree import tree_map
 from ...checkpoints.coded_linear import tensors_of
 from ...checkpoints.quantization import Quantize
 from ...reading.recipe_parts import Linear, NotUnderstoodError
-from ..file_mapping import let_go
+from ..abi.decoder import LinearOp, QuantizeOp
+from ..abi.operations import OperationArray
+from ..abi.parts import Epilogue
+from ..abi.step_inputs import StepInputs
+from ..abi.structures import Operation
+from ..file_mapping import release
 from ..memory import Arena
 from ..packing import Packed, Packer
-from ..program.operations import UNCHANGED, Activated, Into, linear, quantize
-from ..thread_pool import Op, Pool, Step
+from ..thread_pool import ThreadPool
 
 
 class NativeLinears:
@@ -33,7 +37,7 @@ class NativeLinears:
     """
 
     def __init__(self, dtype: torch.dtype, threads: int) -> None:
-        self.pool, self.alone = Pool(threads, often=True), Pool(1)
+        self.pool, self.alone = ThreadPool(threads, often=True), ThreadPool(1)
         self.dtype = dtype
         self._packer = Packer(dtype, self.pool, Arena())
 
@@ -50,7 +54,7 @@ class NativeLinears:
             packed = self._packer.pack(linears, quantize)
         except NotUnderstoodError:  # an odd width
             return None
-        let_go(tensor for linear in linears for tensor in tensors_of(linear.weight))
+        release(tensor for linear in linears for tensor in tensors_of(linear.weight))
         return packed
 
     def close(self) -> None:
@@ -66,39 +70,43 @@ class Products:
         products: weight of each product, and what is done to its result.
     """
 
-    def __init__(self, *products: tuple[Packed, Activated]) -> None:
+    def __init__(self, *products: tuple[Packed, Epilogue]) -> None:
         self._weights = [packed for packed, _ in products]
-        listed = [_operations(packed, activated) for packed, activated in products]
-        self.array = (Op * sum(map(len, listed)))(*itertools.chain(*listed))
+        listed = [_operations(packed, epilogue) for packed, epilogue in products]
+        self.array = OperationArray(itertools.chain(*listed))
         ends = list(itertools.accumulate(map(len, listed)))
-        self._parts = [self.array[end - len(each) : end] for each, end in zip(listed, ends, strict=True)]
+        self._linears = [self.array.view(end - 1, LinearOp) for end in ends]
+        self._quantizers = [
+            self.array.view(end - 2, QuantizeOp) if packed.of_codes else None
+            for packed, end in zip(self._weights, ends, strict=True)
+        ]
 
-    def run(self, pool: Pool, *tensors: tuple[Tensor, Tensor]) -> None:
+    def run(self, pool: ThreadPool, *tensors: tuple[Tensor, Tensor]) -> None:
         """Run all products; `tensors` are each one's input (R, in) and output (R, out), both in the model's dtype."""
         codes = [
-            _aim(pool, operations, packed, rows, made)
-            for operations, packed, (rows, made) in zip(self._parts, self._weights, tensors, strict=True)
+            _aim(pool, quantizer, linear, rows, made)
+            for quantizer, linear, (rows, made) in zip(self._quantizers, self._linears, tensors, strict=True)
         ]
         rows = tensors[0][0]
-        pool.run(self.array, len(self.array), Step(tokens=len(rows)), bf16=rows.dtype == torch.bfloat16)
+        pool.run(self.array, StepInputs(tokens=len(rows)), bf16=rows.dtype == torch.bfloat16)
         del codes  # kept alive until here
 
 
-def _operations(packed: Packed, activated: Activated) -> list[Op]:
+def _operations(packed: Packed, epilogue: Epilogue) -> list[Operation]:
     """The operations of a product: if weights are codes, the input is quantized first."""
     bias, order = (None if part is None else part.data_ptr() for part in (packed.bias, packed.order))
-    product = linear(n=packed.n, k=packed.k, weights=packed.addresses, bias=bias, into=Into(), activated=activated)
-    return [quantize(k=packed.k, order=order), product] if packed.of_codes else [product]
+    product = LinearOp(n=packed.n, k=packed.k, weight=packed.addresses, bias=bias, epilogue=epilogue)
+    return [QuantizeOp(k=packed.k, order=order), product] if packed.of_codes else [product]
 
 
-def _aim(pool: Pool, operations: list[Op], packed: Packed, rows: Tensor, made: Tensor) -> Tensor | None:
+def _aim(pool: ThreadPool, quantizer: QuantizeOp | None, linear: LinearOp, rows: Tensor, made: Tensor) -> Tensor | None:
     """Point operations at `rows` to read and `made` to write; keep the returned buffer alive until they have run."""
     given, codes = rows.data_ptr(), None
-    if len(operations) > 1:
-        codes = torch.empty(len(rows), pool.codes_bytes(packed.k), dtype=torch.int8)
-        operations[0].in_, operations[0].out = given, codes.data_ptr()
+    if quantizer is not None:
+        codes = torch.empty(len(rows), pool.codes_bytes(quantizer.k), dtype=torch.int8)
+        quantizer.in_, quantizer.out = given, codes.data_ptr()
         given = codes.data_ptr()
-    operations[-1].in_, operations[-1].out = given, made.data_ptr()
+    linear.in_, linear.output.out = given, made.data_ptr()
     return codes
 
 
@@ -124,16 +132,15 @@ class NativeLinear(nn.Module):
 
     siblings: Together | None = None
 
-    def __init__(self, packed: Packed, pool: Pool, dtype: torch.dtype) -> None:
+    def __init__(self, packed: Packed, pool: ThreadPool, dtype: torch.dtype) -> None:
         super().__init__()
         self.out_features, self.in_features = packed.n, packed.k
         self.packed = packed
         self.pool = pool
         self.dtype = dtype
-        parts = (packed.weight, packed.weight2, packed.weight3)
-        for name, part in zip(("panels", "panels2", "panels3"), parts, strict=True):
+        for name, part in packed.parts.items():
             self.register_buffer(name, part, persistent=False)
-        self.products = Products((packed, UNCHANGED))
+        self.products = Products((packed, Epilogue()))
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) to (..., out) in the model's dtype."""

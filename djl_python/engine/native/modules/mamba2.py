@@ -9,15 +9,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..program.operations_states import scan
-from ..program.step_arrays import even_spans
-from ..thread_pool import FORMATS, Op, Pool, Step
+from ..abi.operations import OperationArray
+from ..abi.recurrent import Mamba2ScanOp
+from ..abi.step_inputs import StepInputs
+from ..program.step_arrays import even_state_arrays
+from ..thread_pool import FORMATS, ThreadPool
 
 LANES: Final = 16
 MAX_STATE: Final = 256
 
 
-def native_update(own: Callable[..., Any], pool: Pool) -> Callable[..., Any]:
+def native_update(own: Callable[..., Any], pool: ThreadPool) -> Callable[..., Any]:
     """`mamba2_selective_state_update` on the kernels: one more token, (sequences, heads, dim); updates the state.
 
     dt, A, D and dt's bias, of which a head has one value each, come expanded to all of its dimensions.
@@ -48,7 +50,7 @@ def native_update(own: Callable[..., Any], pool: Pool) -> Callable[..., Any]:
     return update
 
 
-def native_scan(own: Callable[..., Any], pool: Pool) -> Callable[..., Any]:
+def native_scan(own: Callable[..., Any], pool: ThreadPool) -> Callable[..., Any]:
     """`mamba2_chunk_scan` on the kernels, for prefill: (sequences, tokens, heads, dim); the result is fp32."""
 
     def scan(
@@ -142,7 +144,7 @@ def _fits(hidden: Tensor, B: Tensor, C: Tensor, state: Tensor | None) -> bool:
 
 
 def _run(
-    pool: Pool,
+    pool: ThreadPool,
     x: Tensor,
     B: Tensor,
     C: Tensor,
@@ -158,12 +160,12 @@ def _run(
     D = None if D is None else D.float().contiguous()
     made = torch.empty(x.shape)
     sequences, tokens, heads, size = x.shape
-    operation = scan(
+    operation = Mamba2ScanOp(
         heads=heads, dim=size, head_groups=B.shape[2], state_size=B.shape[3], in_=x.data_ptr(), stride=heads * size,
         B=B.data_ptr(), C=C.data_ptr(), shared_stride=B.shape[2] * B.shape[3], dt=steps.data_ptr(),
-        head_A=A.data_ptr(), D=None if D is None else D.data_ptr(), out=made.data_ptr(), states=state.data_ptr(),
+        A=A.data_ptr(), D=None if D is None else D.data_ptr(), out=made.data_ptr(), states=state.data_ptr(),
     )  # fmt: skip
-    step = Step(tokens=sequences * tokens)
-    even_spans(sequences, tokens, begin).tell(step, state[0].nbytes)
-    pool.run((Op * 1)(operation), 1, step, bf16=x.dtype == torch.bfloat16)
+    step = StepInputs(tokens=sequences * tokens)
+    even_state_arrays(sequences, tokens, begin).tell(step, state[0].nbytes)
+    pool.run(OperationArray([operation]), step, bf16=x.dtype == torch.bfloat16)
     return made

@@ -16,10 +16,10 @@ from ...reading.recipe import Mlp
 from ...reading.recipe_parts import Linear, NotUnderstoodError
 from ...reading.watch import Event
 from ...torch_backend.attention import watching
+from ..abi.parts import Epilogue
 from ..packing import Packed
-from ..program.builders.mlp import activated
-from ..program.operations import UNCHANGED
-from ..thread_pool import Pool
+from ..program.builders.mlp import epilogue_of
+from ..thread_pool import ThreadPool
 from .linears import Products, rows_of
 
 _MOST_LINEARS: Final = 3
@@ -32,14 +32,14 @@ class NativeMlp(nn.Module):
         up: packed together with the gate, if there is one.
     """
 
-    def __init__(self, mlp: Mlp, up: Packed, down: Packed, pool: Pool, dtype: torch.dtype) -> None:
+    def __init__(self, mlp: Mlp, up: Packed, down: Packed, pool: ThreadPool, dtype: torch.dtype) -> None:
         super().__init__()
         for name, packed in (("up", up), ("down", down)):
-            self.register_buffer(name, packed.weight, persistent=False)  # counted among the weights that a step reads
+            self.register_buffer(name, packed.panels, persistent=False)  # counted among the weights that a step reads
         self._width, self._inner, self._columns = up.k, up.n, down.n
         self._pool = pool
         self._dtype = dtype
-        self._products = Products((up, activated(mlp)), (down, UNCHANGED))
+        self._products = Products((up, epilogue_of(mlp)), (down, Epilogue()))
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., width) to (..., width) in the model's dtype."""

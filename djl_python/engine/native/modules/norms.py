@@ -13,8 +13,11 @@ from ...reading.copies import RandomNumbers, copy_model
 from ...reading.identity import same
 from ...reading.read_norms import gated_and_normed, likely_gated_norms
 from ...reading.recipe_mixers import GatedNorm
-from ..program.operations import aim_norm_rows, norm_rows
-from ..thread_pool import Op, Pool, Step
+from ..abi.decoder import GroupNormOp
+from ..abi.enums import NormKind
+from ..abi.operations import OperationArray
+from ..abi.step_inputs import StepInputs
+from ..thread_pool import ThreadPool
 
 # Below this many elements the calling thread is done before another one is awake.
 _SHARED_FROM: Final = 100_000
@@ -28,7 +31,9 @@ class NativeNorm(nn.Module):
         pools: one of all threads, one of the calling thread alone.
     """
 
-    def __init__(self, own: nn.Module, gated: GatedNorm, dtype: torch.dtype, pools: tuple[Pool, Pool]) -> None:
+    def __init__(
+        self, own: nn.Module, gated: GatedNorm, dtype: torch.dtype, pools: tuple[ThreadPool, ThreadPool]
+    ) -> None:
         super().__init__()
         self.own = own
         self._dtype = dtype
@@ -36,15 +41,16 @@ class NativeNorm(nn.Module):
         norm = gated.norm
         self._columns = len(norm.weight)
         self._norm = norm
-        operation = norm_rows(
-            n=self._columns, part=gated.width, norm=norm.kind, eps=norm.eps, weight=norm.weight.data_ptr(),
-            bias=None if norm.bias is None else norm.bias.data_ptr(), gate_stride=self._columns,
-            gate_first=gated.gate_first,
+        operation = GroupNormOp(
+            n=self._columns, group=gated.width, norm=NormKind.named(norm.kind), eps=norm.eps,
+            weight=norm.weight.data_ptr(), bias=None if norm.bias is None else norm.bias.data_ptr(),
+            gate_stride=self._columns, gate_first=gated.gate_first,
         )  # fmt: skip
-        self._ops = (Op * 1)(operation)
+        self._operations = OperationArray([operation])
+        self._operation = self._operations.view(0, GroupNormOp)
 
     @classmethod
-    def of(cls, own: nn.Module, dtype: torch.dtype, pools: tuple[Pool, Pool]) -> NativeNorm | None:
+    def of(cls, own: nn.Module, dtype: torch.dtype, pools: tuple[ThreadPool, ThreadPool]) -> NativeNorm | None:
         """The native norm that computes the same as a module; None if the module is no norm, or does more."""
         weight = getattr(own, "weight", None)
         known = {"weight", "bias"}.issuperset(name for name, _ in own.named_parameters())
@@ -80,10 +86,11 @@ class NativeNorm(nn.Module):
         made = torch.empty_like(given)
         gate = None if gate is None else gate.contiguous()
         opening = None if gate is None else gate.data_ptr()
-        aim_norm_rows(self._ops[0], in_=given.data_ptr(), out=made.data_ptr(), gate=opening)
+        operation = self._operation  # making it anew takes ten times as long
+        operation.in_, operation.out, operation.gate = given.data_ptr(), made.data_ptr(), opening
         pool = self._pools[given.numel() < _SHARED_FROM]
-        step = Step(tokens=given.numel() // self._columns)
-        pool.run(self._ops, 1, step, bf16=self._dtype == torch.bfloat16)
+        step = StepInputs(tokens=given.numel() // self._columns)
+        pool.run(self._operations, step, bf16=self._dtype == torch.bfloat16)
         return made
 
     @property

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ...reading.parts import places_in
-from ..program.operations import UNCHANGED
+from ..abi.parts import Epilogue
 from .linears import NativeLinear, Products, rows_of
 
 
@@ -24,7 +24,7 @@ class Siblings:
 
     def __init__(self, linears: list[NativeLinear]) -> None:
         self._linears = linears
-        self._products = Products(*((each.packed, UNCHANGED) for each in linears))
+        self._products = Products(*((each.packed, Epilogue()) for each in linears))
         self._given: Tensor | None = None
         self._made: dict[NativeLinear, Tensor] = {}
 

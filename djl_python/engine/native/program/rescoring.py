@@ -1,4 +1,4 @@
-"""Chooses each row's next token after a program's layers, without all logits. Runs in the engine process."""
+"""Samples each row's next token after a program's layers, without all logits. Runs in the engine process."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ import torch
 from torch import Tensor
 
 from ...sampling.choosing import Chosen
-from ..packing import PANEL
-from ..thread_pool import Op, Pool, Step
-from .row_sampling import UNDECIDED, Choices
+from ..abi.decoder import LinearOp
+from ..abi.enums import PANEL, UNDECIDED
+from ..abi.operations import OperationArray
+from ..abi.parts import PanelStatistics
+from ..abi.sampling import RescoreOp
+from ..abi.step_inputs import StepInputs
+from ..abi.structures import Operation
+from ..thread_pool import ThreadPool
+from .row_sampling import RowSamplings
 
 _LONGEST_PAUSE: Final = 1024
 
@@ -33,41 +39,42 @@ class Patience:
         self._left = 0 if decided else self._pause
 
 
-class Picker:
+class Rescorer:
     """The operations of a step that ends with tokens.
 
     Args:
-        operations: all of a step, the last two a product that screens panels, and what chooses the tokens.
+        operations: all of a step, the last two a product that keeps panels' statistics, and what samples the tokens.
     """
 
-    def __init__(self, operations: list[Op]) -> None:
-        self._array = (Op * len(operations))(*operations)
+    def __init__(self, operations: list[Operation]) -> None:
+        self._array = OperationArray(operations)
+        self._product, self._rescore = self._array.view(-2, LinearOp), self._array.view(-1, RescoreOp)
         self._make_room(0)
         self.patience = Patience()
 
-    def run(self, pool: Pool, given: Step, late: Step, choices: Choices, room: Tensor) -> Chosen | None:
-        """Run a step; returns what is chosen for each wanted row, or None if not all could be told.
+    def run(
+        self, pool: ThreadPool, given: StepInputs, late: StepInputs, samplings: RowSamplings, room: Tensor
+    ) -> Chosen | None:
+        """Run a step; returns what is sampled for each wanted row, or None if not all could be told.
 
         Args:
-            choices: without changed scores.
+            samplings: without changed scores.
             room: (rows, vocabulary) for logits.
         """
         rows = given.wanted
         if rows > len(self._maxima):
             self._make_room(rows)
-        product, pick = self._array[-2:]
-        product.maxima = pick.maxima = self._maxima.data_ptr()
-        product.slopes = pick.slopes = self._log_masses.data_ptr()
-        product.sinks = pick.sinks = choices.address
-        pick.kv_heads = choices.max_alternatives
-        pick.values, pick.routed = choices.logprobs_address, choices.ids_address
-        pick.out = room.data_ptr()
-        pool.run(self._array, len(self._array), given, late=late, bf16=True)
-        decided = bool((choices.tokens != UNDECIDED).all())
+        self._product.statistics = self._rescore.statistics = PanelStatistics(
+            maxima=self._maxima.data_ptr(), log_masses=self._log_masses.data_ptr(), samplings=samplings.address
+        )
+        self._rescore.alternatives = samplings.alternatives
+        self._rescore.head.output.out = room.data_ptr()
+        pool.run(self._array, given, late=late, bf16=True)
+        decided = bool((samplings.tokens != UNDECIDED).all())
         self.patience.learn(decided)
-        return choices.chosen() if decided else None
+        return samplings.chosen() if decided else None
 
     def _make_room(self, rows: int) -> None:
         """Memory for what is kept of each row's panels."""
-        panels = -(-self._array[-1].n // PANEL)
+        panels = -(-self._product.n // PANEL)
         self._maxima, self._log_masses = torch.empty(rows, panels), torch.empty(rows, 2, panels)

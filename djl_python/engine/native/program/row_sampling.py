@@ -1,4 +1,4 @@
-"""How each row's token is chosen, as the kernels read it and fill it in. Runs in the engine process."""
+"""How each row's token is sampled, as the kernels read it and fill it in. Runs in the engine process."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from ...sampling.choosing import Asked, Chosen, Top
 from ...sampling.penalties import penalties_of
 from ...sampling.row_scan import mix
 from ...sampling.sampling_plan import Plan, inverse_temperature, samples
-from ..thread_pool import CHOICE
+from ..abi.enums import SamplingMode
+from ..abi.parts import Alternatives
+from ..abi.step_inputs import RowSampling
 
-#: `ChoiceMode` of row_sampling.h.
-GIVEN, BEST, DRAW = range(3)
-#: `kUndecided` of row_sampling.h: only all logits tell a row's token.
-UNDECIDED: Final = -2
+_DTYPE: Final = np.dtype(RowSampling)
 
 
-class Choices:
-    """Choices, and buffers for their alternatives.
+class RowSamplings:
+    """How rows' tokens are sampled, and buffers for their alternatives.
 
     They are read after every step, with cold processor caches: what can be computed beforehand is computed once here.
 
     Attributes:
-        array: (rows,) of dtype CHOICE.
-        tokens: (rows,) what was chosen.
+        array: (rows,) of RowSampling.
+        tokens: (rows,) what was sampled.
+        alternatives: where the kernels put them.
     """
 
     def __init__(self, array: npt.NDArray[Any]) -> None:
         self.array = array
         counts = array["alternatives"]
-        self.max_alternatives = int(counts.max())
+        most = int(counts.max())
         self.tokens, self._logprobs = array["token"], array["logprob"]
-        self._values = np.empty((len(array), self.max_alternatives), np.float32)
-        self._ids = np.empty((len(array), self.max_alternatives), np.int64)
+        self._values = np.empty((len(array), most), np.float32)
+        self._ids = np.empty((len(array), most), np.int64)
         self._counts = [(row, count) for row, count in enumerate(counts.tolist()) if count]
         self._none: list[Top] = [()] * len(array)
         self.address = array.ctypes.data
-        self.logprobs_address, self.ids_address = self._values.ctypes.data, self._ids.ctypes.data
+        self.alternatives = Alternatives(count=most, logprobs=self._values.ctypes.data, token_ids=self._ids.ctypes.data)
 
     def chosen(self) -> Chosen:
         """What the kernels have chosen."""
@@ -49,18 +49,18 @@ class Choices:
         return Chosen(self.tokens.tolist(), self._logprobs.tolist(), tops)
 
     @classmethod
-    def of_given(cls, tokens: list[int], alternatives: int) -> Choices:
+    def of_given(cls, tokens: list[int], alternatives: int) -> RowSamplings:
         """Log-probabilities and alternatives of known tokens."""
         array = _unchanged(len(tokens))
-        array["mode"] = GIVEN
+        array["mode"] = SamplingMode.GIVEN
         array["wants_logprob"] = 1
         array["token"] = tokens
         array["alternatives"] = alternatives
         return cls(array)
 
 
-class PlannedChoices(Choices):
-    """The choices of a plan, kept from step to step.
+class PlannedSamplings(RowSamplings):
+    """The samplings of a plan, kept from step to step.
 
     Attributes:
         typical: rows with typical_p sampling, which has no native operation: the kernels are given their tokens.
@@ -74,8 +74,8 @@ class PlannedChoices(Choices):
         self.typical = [row for row, p in enumerate(params) if p.typical_p < 1 and drawn[row]]
         array = _unchanged(len(params))
         array["changed"][plan.changed] = range(len(plan.changed))
-        array["mode"] = np.where(drawn, DRAW, BEST)
-        array["mode"][self.typical] = GIVEN
+        array["mode"] = np.where(drawn, SamplingMode.DRAW, SamplingMode.BEST)
+        array["mode"][self.typical] = SamplingMode.GIVEN
         array["wants_logprob"] = [p.logprobs for p in params]
         array["alternatives"] = [min(p.top_logprobs, vocabulary) if p.logprobs else 0 for p in params]
         array["top_k"] = [p.top_k if p.top_k < vocabulary else 0 for p in params]
@@ -105,6 +105,6 @@ class PlannedChoices(Choices):
 
 
 def _unchanged(rows: int) -> npt.NDArray[Any]:
-    array = np.zeros(rows, CHOICE)
+    array = np.zeros(rows, _DTYPE)
     array["changed"] = -1
     return array

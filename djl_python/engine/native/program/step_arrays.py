@@ -1,10 +1,9 @@
-"""Where a step's tokens and a layer's keys and values lie, in the kernels' terms. Runs in the engine process."""
+"""A step's tokens as arrays that the kernels read. Runs in the engine process."""
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, fields
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -12,23 +11,16 @@ import numpy.typing as npt
 from ...batch.scheduler import Chunk
 from ...batch.sequence import Sequence
 from ...batch.state_slots import StateSpan
-from ...torch_backend.attention import LayerShape
-from ..thread_pool import Step
-from .operations_attention import HeadRows
-
-KEYS_PER_GROUP: Final = 16  # keys of a cache group; block sizes are multiples of it
-QUERIES_PER_WALK: Final = 24  # (query, head) pairs that share a pass over the keys
+from ..abi.enums import QUERIES_PER_WALK
+from ..abi.step_inputs import StepInputs
 
 #: (sequence, first, end): a range of its tokens, without `end`.
-Span = tuple[Sequence, int, int]
+TokenRange = tuple[Sequence, int, int]
 
 
 @dataclass(frozen=True)
-class Places:
-    """A step's tokens. Tiles are runs of one sequence's tokens; `tile_table` has where its blocks begin in `blocks`.
-
-    `rotary_rows` are the positions' rows in the rotary tables.
-    """
+class AttentionArrays:
+    """Where tokens and the keys that they see lie, under the names of `StepInputs`."""
 
     positions: npt.NDArray[np.int64]
     rotary_rows: npt.NDArray[np.int64]
@@ -37,9 +29,9 @@ class Places:
     tile_table: npt.NDArray[np.int64]
     blocks: npt.NDArray[np.int64]
 
-    def step(self, block_size: int, block_bytes: int) -> Step:
-        """The kernels' `Step`, which points to these arrays."""
-        step = Step(
+    def step_inputs(self, block_size: int, block_bytes: int) -> StepInputs:
+        """Inputs that point to these arrays."""
+        step = StepInputs(
             tokens=len(self.positions),
             tiles=len(self.tile_start),
             block_size=block_size,
@@ -52,8 +44,8 @@ class Places:
 
 
 @dataclass(frozen=True)
-class Spans:
-    """Runs of one sequence's tokens, for layers with a recurrent state; `Step` of program.h has the fields."""
+class StateArrays:
+    """Spans of tokens and their states' slots, for recurrent layers, under the names of `StepInputs`."""
 
     span_start: npt.NDArray[np.int32]
     span_size: npt.NDArray[np.int32]
@@ -64,7 +56,7 @@ class Spans:
     save_slot: npt.NDArray[np.int32]
 
     @classmethod
-    def of(cls, sizes: list[int], states: list[StateSpan]) -> Spans:
+    def of(cls, sizes: list[int], states: list[StateSpan]) -> StateArrays:
         """Spans of these sizes, one after the other in the batch, with their states."""
         size = np.array(sizes, np.int32)
         return cls(
@@ -82,46 +74,46 @@ class Spans:
         """The highest slot that is written."""
         return max(int(slots.max(initial=0)) for slots in (self.span_slot, self.save_slot))
 
-    def tell(self, step: Step, slot_bytes: int) -> None:
-        """Have a step point to these arrays."""
+    def tell(self, step: StepInputs, slot_bytes: int) -> None:
+        """Have inputs point to these arrays."""
         step.spans, step.slot_bytes = len(self.span_start), slot_bytes
         for each in fields(self):
             setattr(step, each.name, getattr(self, each.name).ctypes.data)
 
 
+@dataclass(frozen=True)
+class StepArrays:
+    """One step: its tokens, the cache slots of their keys and values, and the `rows` whose logits are wanted.
+
+    `wanted` is where the tokens of these rows lie; `states` are each sequence's tokens, for layers that keep states.
+    """
+
+    ids: npt.NDArray[np.int64]
+    slots: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.int64]
+    tokens: AttentionArrays
+    wanted: AttentionArrays
+    states: StateArrays | None = None
+
+
 @functools.lru_cache(maxsize=64)
-def even_spans(sequences: int, tokens: int, begin: bool) -> Spans:
+def even_state_arrays(sequences: int, tokens: int, begin: bool) -> StateArrays:
     """Spans of a batch of equally long sequences, each with its state in its own slot, or none yet if `begin`."""
     states = [StateSpan(None if begin else slot, slot, []) for slot in range(sequences)]
-    return Spans.of([tokens] * sequences, states)
+    return StateArrays.of([tokens] * sequences, states)
 
 
-def heads_fit(shape: LayerShape) -> bool:
-    """Whether the kernels support heads of these sizes."""
-    return shape.key_dim % 2 == shape.value_dim % 16 == 0
-
-
-def head_rows(shape: LayerShape, cache: int) -> HeadRows:
-    """A layer's heads, in rows that have nothing else.
-
-    Args:
-        cache: address of the layer's part of the first block.
-    """
-    stride = (shape.heads + shape.kv_heads) * shape.key_dim + shape.kv_heads * shape.value_dim
-    return HeadRows(shape.heads, shape.kv_heads, shape.key_dim, shape.value_dim, stride, cache)
-
-
-def tile_of(heads_per_kv_head: int) -> int:
+def tile_size(heads_per_kv_head: int) -> int:
     """How many tokens of a sequence share a pass over its keys."""
     return max(1, QUERIES_PER_WALK // heads_per_kv_head)
 
 
-def span_of(chunk: Chunk) -> Span:
-    """The span of all tokens of a chunk."""
+def token_range(chunk: Chunk) -> TokenRange:
+    """The range of all tokens of a chunk."""
     return chunk.sequence, chunk.sequence.computed, chunk.sequence.computed + chunk.length
 
 
-def slots_of(span: Span, block_size: int) -> list[int]:
+def cache_slots(span: TokenRange, block_size: int) -> list[int]:
     """The cache slot of each token: block * block_size + offset."""
     sequence, first, end = span
     return [
@@ -129,13 +121,13 @@ def slots_of(span: Span, block_size: int) -> list[int]:
     ]  # a list, no array: most chunks are a single token
 
 
-def places_of(spans: list[Span], block_size: int, tile: int, near: int = 0) -> Places:
-    """Places of the tokens of these spans, one after the other in the batch; `near` is `Rotary.near`."""
+def attention_arrays(ranges: list[TokenRange], block_size: int, tile: int, near: int = 0) -> AttentionArrays:
+    """Arrays of these tokens, range after range in the batch; `near` is `Rotary.near`."""
     positions: list[int] = []
     rotary_rows: list[int] = []
     starts, sizes, tables = [], [], []
     blocks: list[int] = []
-    for sequence, first, end in spans:
+    for sequence, first, end in ranges:
         for offset in range(0, end - first, tile):
             starts.append(len(positions) + offset)
             sizes.append(min(tile, end - first - offset))
@@ -145,7 +137,7 @@ def places_of(spans: list[Span], block_size: int, tile: int, near: int = 0) -> P
             rotary_rows += range(first + near, end + near) if sequence.far else range(first, end)
         blocks += sequence.blocks[: (end - 1) // block_size + 1]
     of_tokens = np.array(positions, np.int64)
-    return Places(
+    return AttentionArrays(
         positions=of_tokens,
         rotary_rows=np.array(rotary_rows, np.int64) if near else of_tokens,
         tile_start=np.array(starts, np.int32),

@@ -13,8 +13,9 @@ from torch import nn
 from djl_python.engine.checkpoints.coded_checkpoint import CodedCheckpoint
 from djl_python.engine.checkpoints.coded_linear import CodedLinear
 from djl_python.engine.checkpoints.quantization import Quantize, quantized
+from djl_python.engine.native.abi.decoder import LinearOp
+from djl_python.engine.native.abi.enums import Activation
 from djl_python.engine.native.modules.linears import NativeLinear, NativeLinears
-from djl_python.engine.native.thread_pool import ACTIVATIONS
 from djl_python.engine.reading.parts import as_linear
 from djl_python.engine.reading.read_mlp import FUNCTIONS
 from djl_python.engine.reading.recipe_parts import Linear
@@ -148,11 +149,11 @@ def test_a_weight_is_unpacked_by_who_computes_with_it(linears: NativeLinears) ->
     assert made.weight is weight
 
 
-@pytest.mark.parametrize("activation", [name for name in ACTIVATIONS if name in FUNCTIONS])
+@pytest.mark.parametrize("activation", [each.name.lower() for each in Activation if each.name.lower() in FUNCTIONS])
 def test_activations_are_as_exact_as_torchs(activation: str) -> None:
     linears = NativeLinears(torch.float32, threads=1)
     made = packed(linears, Linear(torch.eye(64), None))
-    made.products.array[-1].activation = ACTIVATIONS[activation]
+    made.products.array.view(-1, LinearOp).epilogue.activation = Activation.named(activation)
     x = torch.linspace(-12, 12, 64 * 301).view(-1, 64)
     torch.testing.assert_close(made(x).double(), FUNCTIONS[activation](x.double()), rtol=1e-6, atol=1e-6)
     linears.pool.close()

@@ -11,14 +11,14 @@ from torch import Tensor
 from transformers.models.falcon_h1 import modeling_falcon_h1 as file
 
 from djl_python.engine.native.modules import mamba2
-from djl_python.engine.native.thread_pool import Pool
+from djl_python.engine.native.thread_pool import ThreadPool
 
 HEADS, GROUPS = 6, 2
 
 
 @pytest.fixture(scope="module", params=[1, 3])
-def pool(_kernels: None, request: pytest.FixtureRequest) -> Iterator[Pool]:
-    made = Pool(request.param)
+def pool(_kernels: None, request: pytest.FixtureRequest) -> Iterator[ThreadPool]:
+    made = ThreadPool(request.param)
     yield made
     made.close()
 
@@ -64,7 +64,7 @@ FORMATS = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 
 @SHAPES
 @FORMATS
-def test_pieces_of_prompts(pool: Pool, rows: int, size: int, state: int, dtype: torch.dtype) -> None:
+def test_pieces_of_prompts(pool: ThreadPool, rows: int, size: int, state: int, dtype: torch.dtype) -> None:
     function = mamba2.native_scan(file.mamba2_chunk_scan, pool)
     given = Given(rows, 19, size, state, dtype)
     for before in (None, given.state):
@@ -78,7 +78,7 @@ def test_pieces_of_prompts(pool: Pool, rows: int, size: int, state: int, dtype: 
 
 @SHAPES
 @FORMATS
-def test_one_token_more(pool: Pool, rows: int, size: int, state: int, dtype: torch.dtype) -> None:
+def test_one_token_more(pool: ThreadPool, rows: int, size: int, state: int, dtype: torch.dtype) -> None:
     function = mamba2.native_update(file.mamba2_selective_state_update, pool)
     given = Given(rows, 1, size, state, dtype)
     for z in (None, given.x[:, 0]):
@@ -88,7 +88,7 @@ def test_one_token_more(pool: Pool, rows: int, size: int, state: int, dtype: tor
         near(ours, theirs, dtype)
 
 
-def test_a_state_that_nobody_asks_for_stays(pool: Pool) -> None:
+def test_a_state_that_nobody_asks_for_stays(pool: ThreadPool) -> None:
     given = Given(2, 3, 8, 16, torch.float32)
     before = given.state.clone()
     function = mamba2.native_scan(file.mamba2_chunk_scan, pool)
@@ -96,7 +96,7 @@ def test_a_state_that_nobody_asks_for_stays(pool: Pool) -> None:
     assert torch.equal(given.state, before)
 
 
-def test_what_the_kernels_cannot_take_is_theirs(pool: Pool) -> None:
+def test_what_the_kernels_cannot_take_is_theirs(pool: ThreadPool) -> None:
     given = Given(2, 3, 8, 20, torch.float32)
     function = mamba2.native_scan(file.mamba2_chunk_scan, pool)
     for found, expected in zip(given.scan(function, None), given.scan(file.mamba2_chunk_scan, None), strict=True):

@@ -14,15 +14,15 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5RMSNormGated
 
 from djl_python.engine.native.modules.norms import NativeNorm
-from djl_python.engine.native.thread_pool import Pool
+from djl_python.engine.native.thread_pool import ThreadPool
 
 WIDTH = 72
 FORMATS = [torch.float32, torch.bfloat16]
 
 
 @pytest.fixture(scope="module")
-def pools(_kernels: None) -> Iterator[tuple[Pool, Pool]]:
-    made = Pool(3), Pool(1)
+def pools(_kernels: None) -> Iterator[tuple[ThreadPool, ThreadPool]]:
+    made = ThreadPool(3), ThreadPool(1)
     yield made
     for each in made:
         each.close()
@@ -54,7 +54,7 @@ def some(*shape: int, dtype: torch.dtype) -> Tensor:
     ],
     ids=["rms", "one less", "layer", "no bias", "gated", "groups", "gate first"],
 )
-def test_norms(own: Any, dtype: torch.dtype, pools: tuple[Pool, Pool]) -> None:
+def test_norms(own: Any, dtype: torch.dtype, pools: tuple[ThreadPool, ThreadPool]) -> None:
     norm = randomized(own(), dtype)
     native = NativeNorm.of(norm, dtype, pools)
     assert native is not None
@@ -69,7 +69,7 @@ def test_norms(own: Any, dtype: torch.dtype, pools: tuple[Pool, Pool]) -> None:
 
 
 @torch.inference_mode()
-def test_a_strided_input(pools: tuple[Pool, Pool]) -> None:
+def test_a_strided_input(pools: tuple[ThreadPool, ThreadPool]) -> None:
     norm = randomized(LlamaRMSNorm(WIDTH), torch.float32)
     native = NativeNorm.of(norm, torch.float32, pools)
     assert native is not None
@@ -78,7 +78,7 @@ def test_a_strided_input(pools: tuple[Pool, Pool]) -> None:
 
 
 @torch.inference_mode()
-def test_what_the_kernels_do_not_take_is_the_models_own_business(pools: tuple[Pool, Pool]) -> None:
+def test_what_the_kernels_do_not_take_is_the_models_own_business(pools: tuple[ThreadPool, ThreadPool]) -> None:
     norm = randomized(LlamaRMSNorm(WIDTH), torch.bfloat16)
     native = NativeNorm.of(norm, torch.bfloat16, pools)
     assert native is not None
@@ -100,5 +100,5 @@ class Pair(LlamaRMSNorm):  # type: ignore[misc]
 
 @torch.inference_mode()
 @pytest.mark.parametrize("own", [Doubled, Pair, lambda width: nn.PReLU(width), lambda width: nn.Linear(width, width)])
-def test_what_does_more_is_left_alone(own: Any, pools: tuple[Pool, Pool]) -> None:
+def test_what_does_more_is_left_alone(own: Any, pools: tuple[ThreadPool, ThreadPool]) -> None:
     assert NativeNorm.of(randomized(own(WIDTH), torch.float32), torch.float32, pools) is None

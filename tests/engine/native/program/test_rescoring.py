@@ -14,15 +14,20 @@ from torch import Tensor
 from djl_python.core.types import SamplingParams
 from djl_python.engine.batch.sequence import Sequence
 from djl_python.engine.checkpoints.quantization import GROUP
+from djl_python.engine.native.abi.decoder import LinearOp
+from djl_python.engine.native.abi.enums import UNDECIDED, Mode, WeightFormat
+from djl_python.engine.native.abi.operations import OperationArray
+from djl_python.engine.native.abi.parts import Output
+from djl_python.engine.native.abi.sampling import SampleOp
+from djl_python.engine.native.abi.step_inputs import StepInputs
 from djl_python.engine.native.memory import Arena
-from djl_python.engine.native.packing import EIGHT, TWELVE, Packer
+from djl_python.engine.native.packing import Packer
 from djl_python.engine.native.program.builders import rescoring as building
-from djl_python.engine.native.program.builders.builder import Layout
-from djl_python.engine.native.program.builders.rescoring import lay_out_pick
-from djl_python.engine.native.program.operations import Into, choose
-from djl_python.engine.native.program.rescoring import Patience, Picker
-from djl_python.engine.native.program.row_sampling import UNDECIDED, PlannedChoices
-from djl_python.engine.native.thread_pool import Mode, Op, Pool, Step
+from djl_python.engine.native.program.builders.builder import ProgramBuilder
+from djl_python.engine.native.program.builders.rescoring import build_rescoring
+from djl_python.engine.native.program.rescoring import Patience, Rescorer
+from djl_python.engine.native.program.row_sampling import PlannedSamplings
+from djl_python.engine.native.thread_pool import ThreadPool
 from djl_python.engine.reading.recipe_parts import Linear
 from djl_python.engine.sampling.choosing import Asked, Chosen
 from djl_python.engine.sampling.penalties import Occurrences
@@ -34,8 +39,8 @@ ROWS: Final = 256
 
 
 @pytest.fixture(scope="module")
-def pool(_kernels: None) -> Iterator[Pool]:
-    made = Pool(2)
+def pool(_kernels: None) -> Iterator[ThreadPool]:
+    made = ThreadPool(2)
     yield made
     made.close()
 
@@ -49,7 +54,7 @@ class Head:
 
     def __init__(
         self,
-        pool: Pool,
+        pool: ThreadPool,
         weight: Tensor,
         bias: Tensor | None = None,
         scale: float = 1.0,
@@ -58,31 +63,31 @@ class Head:
         self._pool = pool
         self.n, self.k = weight.shape
         self.head = Linear(weight.bfloat16(), bias)
-        self._layout = layout = Layout(torch.bfloat16, None, pool, Arena(), self.k, 256)
-        packed = layout.pack_finely(self.head)
-        into = Into(None, Mode.STORE_FP32, scale=scale, softcap=softcap)
-        layout.add_linear(packed, layout.normed, into)
-        self.operations = lay_out_pick(layout, self.head, packed, layout.normed, into)
-        assert packed.weight_format == TWELVE
-        (self.product,) = layout.ops
+        self._builder = builder = ProgramBuilder(torch.bfloat16, None, pool, Arena(), self.k, 256)
+        packed = builder.pack_finely(self.head)
+        output = Output(mode=Mode.STORE_FP32, scale=scale, softcap=softcap)
+        builder.add_linear(packed, builder.normed, output)
+        self.operations = build_rescoring(builder, self.head, packed, builder.normed, output)
+        assert packed.format == WeightFormat.TWELVE_BIT
+        (product,) = builder.operations
+        self._product = OperationArray([product])
 
     def logits(self, x: Tensor) -> Tensor:
         self._give(x)
-        logits, self.product.maxima = torch.empty(len(x), self.n), None
-        self.product.out = logits.data_ptr()
-        self._pool.run((Op * 1)(self.product), 1, self._step(x), late=self._step(x), bf16=True)
+        logits = torch.empty(len(x), self.n)
+        self._product.view(0, LinearOp).output.out = logits.data_ptr()
+        self._pool.run(self._product, self._step(x), late=self._step(x), bf16=True)
         return logits
 
     def choose(self, x: Tensor, asked: Asked) -> Chosen:
         """What is chosen from all logits."""
-        logits, choices = self.logits(x), PlannedChoices(asked.plan, self.n)
-        choices.tell(asked)
-        operation = choose(
-            n=self.n, in_=logits.data_ptr(), maxima=None, changed=None, choices=choices.address,
-            max_alternatives=choices.max_alternatives, logprobs=choices.logprobs_address, token_ids=choices.ids_address,
-        )  # fmt: skip
-        self._pool.run((Op * 1)(operation), 1, Step(wanted=len(x)))
-        return choices.chosen()
+        logits, samplings = self.logits(x), PlannedSamplings(asked.plan, self.n)
+        samplings.tell(asked)
+        operation = SampleOp(
+            n=self.n, in_=logits.data_ptr(), samplings=samplings.address, alternatives=samplings.alternatives
+        )
+        self._pool.run(OperationArray([operation]), StepInputs(wanted=len(x)))
+        return samplings.chosen()
 
     def pick(self, x: Tensor, asked: Asked | None = None) -> Chosen | None:
         """What is chosen with rounded weights, if they tell it."""
@@ -92,13 +97,13 @@ class Head:
     def pick_rows(self, x: Tensor, asked: Asked) -> Chosen:
         """The same, row by row: UNDECIDED for those that they don't tell."""
         self._give(x)
-        picker, choices = Picker(self.operations), PlannedChoices(asked.plan, self.n)
-        choices.tell(asked)
+        rescorer, samplings = Rescorer(self.operations), PlannedSamplings(asked.plan, self.n)
+        samplings.tell(asked)
         room = torch.full((len(x), self.n), float("inf"))  # what is not computed is not read
-        found = picker.run(self._pool, self._step(x), self._step(x), choices, room)
-        chosen = choices.chosen()
+        found = rescorer.run(self._pool, self._step(x), self._step(x), samplings, room)
+        chosen = samplings.chosen()
         assert found == (None if UNDECIDED in chosen.token_ids else chosen)
-        assert picker.patience.tries() == (found is not None)
+        assert rescorer.patience.tries() == (found is not None)
         return chosen
 
     def expect(self, x: Tensor, *params: dict[str, Any]) -> list[int]:
@@ -120,18 +125,18 @@ class Head:
         """(rows, panels) of the product with rounded weights."""
         self._give(x)
         maxima = torch.empty(len(x), -(-self.n // 64))
-        quantize, product = self.operations[:2]
-        product.maxima = maxima.data_ptr()
-        self._pool.run((Op * 2)(quantize, product), 2, self._step(x), late=self._step(x), bf16=True)
+        operations = OperationArray(self.operations[:2])
+        operations.view(1, LinearOp).statistics.maxima = maxima.data_ptr()
+        self._pool.run(operations, self._step(x), late=self._step(x), bf16=True)
         return maxima
 
     def _give(self, x: Tensor) -> None:
-        rows = torch.zeros(len(x), self._layout.normed.stride, dtype=torch.bfloat16)
+        rows = torch.zeros(len(x), self._builder.normed.stride, dtype=torch.bfloat16)
         rows[:, : self.k] = x
-        ctypes.memmove(self._layout.normed.at, rows.data_ptr(), rows.nbytes)
+        ctypes.memmove(self._builder.normed.at, rows.data_ptr(), rows.nbytes)
 
-    def _step(self, x: Tensor) -> Step:
-        return Step(tokens=len(x), wanted=len(x))
+    def _step(self, x: Tensor) -> StepInputs:
+        return StepInputs(tokens=len(x), wanted=len(x))
 
 
 def ask(rows: int, *params: dict[str, Any]) -> Asked:
@@ -192,7 +197,7 @@ SHAPES: Final[list[Shape]] = [
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=["normal", *(shape.__name__ for shape in SHAPES[1:])])
-def test_tokens_are_those_of_all_logits(pool: Pool, shape: Shape) -> None:
+def test_tokens_are_those_of_all_logits(pool: ThreadPool, shape: Shape) -> None:
     weight, x = shape(numbers(N, K) * 0.02, numbers(ROWS, K, seed=2))
     head = Head(pool, weight)
     expected = head.expect(x)
@@ -203,7 +208,7 @@ def test_tokens_are_those_of_all_logits(pool: Pool, shape: Shape) -> None:
 
 @pytest.mark.parametrize("k", [64, 70, 2600])  # part of a group, several parts of a panel
 @pytest.mark.parametrize("scale", [1.0, 0.0625])
-def test_with_a_bias_and_a_scale(pool: Pool, k: int, scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_a_bias_and_a_scale(pool: ThreadPool, k: int, scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(building, "_LEAST_WEIGHTS", 0)
     n = 3000
     head = Head(pool, numbers(n, k) * 0.02, numbers(n, seed=3) - 40 / scale, scale)
@@ -211,7 +216,7 @@ def test_with_a_bias_and_a_scale(pool: Pool, k: int, scale: float, monkeypatch: 
     assert head.expect(x, {"logprobs": True}) == greatest(head.logits(x))
 
 
-def test_rounding_alone_would_name_others(pool: Pool) -> None:
+def test_rounding_alone_would_name_others(pool: ThreadPool) -> None:
     """Panels whose rounded maximum is not the greatest one are looked into, and for good reason."""
     head = Head(pool, numbers(N, K) * 0.02)
     x = numbers(ROWS, K, seed=8)
@@ -220,7 +225,7 @@ def test_rounding_alone_would_name_others(pool: Pool) -> None:
     assert sum(panel != token // 64 for panel, token in zip(panels, expected, strict=True)) > 2
 
 
-def test_with_exact_weights_the_rows_errors_count(pool: Pool) -> None:
+def test_with_exact_weights_the_rows_errors_count(pool: ThreadPool) -> None:
     """In each group, a number that nothing is multiplied with makes the others' steps wide."""
     weight = (numbers(N, K) * 30).round().clamp(-126, 126)
     weight[:, ::GROUP] = 0
@@ -231,7 +236,7 @@ def test_with_exact_weights_the_rows_errors_count(pool: Pool) -> None:
     _expect_luck(Head(pool, weight), x)
 
 
-def test_with_exact_rows_the_weights_errors_count(pool: Pool) -> None:
+def test_with_exact_rows_the_weights_errors_count(pool: ThreadPool) -> None:
     x = (numbers(ROWS, K, seed=2) * 30).round().clamp(-126, 126)
     x[:, ::GROUP] = 127
     weight = numbers(N, K)
@@ -243,7 +248,7 @@ def test_with_exact_rows_the_weights_errors_count(pool: Pool) -> None:
     _expect_luck(Head(pool, weight), x)
 
 
-def test_a_panel_that_is_known_exactly_beats_one_that_seemed_greater(pool: Pool) -> None:
+def test_a_panel_that_is_known_exactly_beats_one_that_seemed_greater(pool: ThreadPool) -> None:
     """The first panel's errors are large. The others have none, so that theirs don't say whether to look at them."""
     half = 3 * GROUP
     weight = (numbers(N, K) * 30).round().clamp(-126, 126)
@@ -271,7 +276,7 @@ def _expect_luck(head: Head, x: Tensor) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=["normal", *(shape.__name__ for shape in SHAPES[1:])])
-def test_no_maximum_is_further_off_than_the_norms_tell(pool: Pool, shape: Shape) -> None:
+def test_no_maximum_is_further_off_than_the_norms_tell(pool: ThreadPool, shape: Shape) -> None:
     weight, x = shape(numbers(N, K) * 0.02, numbers(ROWS, K, seed=2))
     x = x.bfloat16().float()
     head = Head(pool, weight)
@@ -292,21 +297,21 @@ def _panel_maxima(logits: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(("n", "k"), [(150, 130), (64, 64), (5, 200)])
-def test_rounding_tells_by_how_much(pool: Pool, n: int, k: int) -> None:
+def test_rounding_tells_by_how_much(pool: ThreadPool, n: int, k: int) -> None:
     weight = (numbers(n, k) * 0.02).bfloat16()
     weight[3] = 0
     packed, weight_squares, error_squares = Packer(torch.bfloat16, pool, Arena()).pack_rounded(
         Linear(weight, None), None
     )
     panels, groups = -(-n // 64), -(-k // GROUP)
-    lanes = packed.weight.view(panels, groups * GROUP // 4, 64, 4)
+    lanes = packed.panels.view(panels, groups * GROUP // 4, 64, 4)
     codes = lanes.transpose(1, 2).reshape(panels * 64, groups * GROUP).float() - 128
-    assert packed.weight_format == EIGHT and packed.weight2 is not None
+    assert packed.format == WeightFormat.INT8 and packed.scales is not None
     exact = torch.nn.functional.pad(weight.float(), (0, groups * GROUP - k, 0, panels * 64 - n))
     expected = (exact / exact.abs().amax(1, keepdim=True).clamp_min(1e-30) * 127).round()
     assert (codes - expected).abs().max() <= 1  # where it is in the middle
     assert (codes != expected).float().mean() < 1e-3
-    values = codes * packed.weight2[:, None]
+    values = codes * packed.scales[:, None]
     off = values - exact
     assert ((off * values).sum(1).abs() <= 1e-5 * (exact * exact).sum(1)).all()  # of the least error
     for found, expected in ((weight_squares, exact), (error_squares, off)):
@@ -314,7 +319,7 @@ def test_rounding_tells_by_how_much(pool: Pool, n: int, k: int) -> None:
         assert torch.allclose(found, squares, rtol=1e-4)
 
 
-def test_the_first_of_equals_is_taken(pool: Pool) -> None:
+def test_the_first_of_equals_is_taken(pool: ThreadPool) -> None:
     weight = numbers(N, K) * 0.02
     weight[[777, 790, 13_000]] = weight[40] = weight[900] * 1.5
     head = Head(pool, weight)
@@ -322,7 +327,7 @@ def test_the_first_of_equals_is_taken(pool: Pool) -> None:
     assert head.expect(x) == [40] * 3
 
 
-def test_where_too_many_may_be_the_greatest_there_are_no_tokens(pool: Pool) -> None:
+def test_where_too_many_may_be_the_greatest_there_are_no_tokens(pool: ThreadPool) -> None:
     weight = numbers(N, K) * 0.02
     weight[64 : 64 * 200 : 64] = weight[7]
     head = Head(pool, weight)
@@ -332,7 +337,7 @@ def test_where_too_many_may_be_the_greatest_there_are_no_tokens(pool: Pool) -> N
     assert head.pick(x) is None
 
 
-def test_nor_where_scores_are_no_numbers(pool: Pool) -> None:
+def test_nor_where_scores_are_no_numbers(pool: ThreadPool) -> None:
     head = Head(pool, numbers(N, K) * 0.02)
     x = numbers(5, K, seed=2)
     x[3, 100] = float("nan")
@@ -362,7 +367,7 @@ SIMPLE: Final[list[dict[str, Any]]] = [
 
 
 @pytest.fixture(scope="module", params=[0.0, 40.0], ids=["", "soft cap"])
-def wide(pool: Pool, request: pytest.FixtureRequest) -> Head:
+def wide(pool: ThreadPool, request: pytest.FixtureRequest) -> Head:
     """Of many panels. Tokens that have occurred are among the best."""
     weight = numbers(64_010, 128) * 0.45
     weight[900:1156] *= 1.2
@@ -383,7 +388,7 @@ def test_choices_of_a_mixture_are_those_from_all_logits(wide: Head) -> None:
     )
 
 
-def test_what_is_not_known_of_a_total_does_not_decide_what_top_p_permits(pool: Pool) -> None:
+def test_what_is_not_known_of_a_total_does_not_decide_what_top_p_permits(pool: ThreadPool) -> None:
     """Otherwise some of a thousand draws would be others."""
     head = Head(pool, numbers(64_010, 128) * 0.25)
     for seed in range(20, 24):
@@ -392,7 +397,7 @@ def test_what_is_not_known_of_a_total_does_not_decide_what_top_p_permits(pool: P
 
 @pytest.mark.parametrize("shape", SHAPES, ids=["normal", *(shape.__name__ for shape in SHAPES[1:])])
 @pytest.mark.parametrize("spread", [1, 8])
-def test_log_probabilities_are_near(pool: Pool, shape: Shape, spread: float) -> None:
+def test_log_probabilities_are_near(pool: ThreadPool, shape: Shape, spread: float) -> None:
     """Also where most of the mass is known nearly."""
     weight, x = shape(numbers(N, K) * 0.02 * spread, numbers(ROWS, K, seed=2))
     head, asked = Head(pool, weight), ask(ROWS, {"logprobs": True})
@@ -418,14 +423,14 @@ def test_where_too_many_tokens_matter_there_are_none(wide: Head, params: dict[st
     assert wide.pick(numbers(3, wide.k, seed=2), ask(3, {}, params)) is None
 
 
-@pytest.mark.parametrize("change", [{"weight_format": EIGHT}, {"n": 100}, {"scale": -1.0}, {"scale": 0.0}])
-def test_where_there_is_no_shorter_way(pool: Pool, change: dict[str, Any]) -> None:
-    layout = Layout(torch.bfloat16, None, pool, Arena(), K, 8)
+@pytest.mark.parametrize("change", [{"format": WeightFormat.INT8}, {"n": 100}, {"scale": -1.0}, {"scale": 0.0}])
+def test_where_there_is_no_shorter_way(pool: ThreadPool, change: dict[str, Any]) -> None:
+    builder = ProgramBuilder(torch.bfloat16, None, pool, Arena(), K, 8)
     head = Linear((numbers(N, K) * 0.02).bfloat16(), None)
     scale = change.get("scale", 1.0)
-    packed = replace(layout.pack_finely(head), **{name: value for name, value in change.items() if name != "scale"})
-    assert lay_out_pick(layout, head, packed, layout.normed, Into(None, Mode.STORE_FP32, scale=scale)) == []
-    assert not layout.ops
+    packed = replace(builder.pack_finely(head), **{name: value for name, value in change.items() if name != "scale"})
+    assert build_rescoring(builder, head, packed, builder.normed, Output(mode=Mode.STORE_FP32, scale=scale)) == []
+    assert not builder.operations
 
 
 def test_patience() -> None:

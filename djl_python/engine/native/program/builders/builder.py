@@ -14,12 +14,14 @@ from ....checkpoints.coded_linear import Weight, tensors_of
 from ....checkpoints.expert_stacks import ConcatenatedExperts, ExpertStack
 from ....checkpoints.quantization import Quantize, finer
 from ....reading.recipe_parts import ExpertLinears, Linear, Norm, Stacked
-from ...file_mapping import let_go
+from ...abi.decoder import GatherOp, GroupNormOp, LinearOp, NormOp, QuantizeOp
+from ...abi.enums import PANEL, Mode, NormKind
+from ...abi.parts import Epilogue, Output, PackedWeight, Routing
+from ...abi.structures import Operation
+from ...file_mapping import release
 from ...memory import Arena
-from ...packing import PANEL, Packed, Packer, Rounded
-from ...thread_pool import Mode, Op, Pool
-from .. import operations
-from ..operations import UNCHANGED, Activated, Into, Routing, Weights
+from ...packing import Packed, Packer, Rounded
+from ...thread_pool import ThreadPool
 
 _LINE: Final = 64  # bytes of a cache line
 _WAY: Final = 4096  # bytes of one way of the L1 cache
@@ -33,8 +35,8 @@ class Rows:
     stride: int
 
 
-class Layout:
-    """The operations that `lay_out` adds and `Program` runs.
+class ProgramBuilder:
+    """Collects the operations that `Program` runs.
 
     Args:
         memory: for weights and activations.
@@ -50,10 +52,16 @@ class Layout:
     """
 
     def __init__(
-        self, dtype: torch.dtype, quantize: Quantize | None, pool: Pool, memory: Arena, width: int, max_tokens: int
+        self,
+        dtype: torch.dtype,
+        quantize: Quantize | None,
+        pool: ThreadPool,
+        memory: Arena,
+        width: int,
+        max_tokens: int,
     ) -> None:
         self.dtype = dtype
-        self.ops: list[Op] = []
+        self.operations: list[Operation] = []
         self.late_from = 0
         self.weight_bytes = 0
         self._quantize = quantize
@@ -73,63 +81,59 @@ class Layout:
 
     # -------------------------------------------------------------------------------- operations
 
-    def add(self, operation: Op) -> None:
+    def add(self, operation: Operation) -> None:
         operation.late = int(self._late)
-        self.ops.append(operation)
+        self.operations.append(operation)
 
-    def add_linear(self, packed: Packed, given: Rows, into: Into, activated: Activated = UNCHANGED) -> None:
-        given = self.as_wanted(packed, given)
+    def add_linear(self, packed: Packed, given: Rows, output: Output, epilogue: Epilogue | None = None) -> None:
+        given = self.quantized_for(packed, given)
         self.weight_bytes += packed.bytes
-        self.add_product(packed, given, into, activated)
+        self.add_product(packed, given, output, epilogue)
 
     def project(self, what: str, stacked: Stacked, given: Rows) -> int:
         """Add a product into the buffer `what`, whose rows are contiguous; returns its address."""
         packed = self.pack(stacked.joined(), of=stacked.parts)
         made = self.buffer(what, packed.n, self.dtype)
-        self.add_linear(packed, given, Into(made))
+        self.add_linear(packed, given, Output(out=made))
         return made
 
     def add_norm_of_rows(self, norm: Norm, rows: int, columns: int, parts: int = 1) -> None:
         """Norm each of a row's `parts` equal parts, in place."""
         self.add(
-            operations.norm_rows(
-                n=columns, part=columns // parts, norm=norm.kind, eps=norm.eps, in_=rows, out=rows,
+            GroupNormOp(
+                n=columns, group=columns // parts, norm=NormKind.named(norm.kind), eps=norm.eps, in_=rows, out=rows,
                 weight=self.keep(norm.weight.contiguous()),
             )
         )  # fmt: skip
 
-    def add_side_by_side(self, weights: Tensor, given: Rows, into: Into, apart: int) -> None:
+    def add_side_by_side(self, weights: Tensor, given: Rows, output: Output, apart: int) -> None:
         """Products of parts of a row with unquantized weights, (products, out, in), whose results are `apart`."""
         products, n, _ = weights.shape
         packed = replace(self.pack_exactly(Linear(_below_each_other(weights, -n % PANEL), None)), n=n)
         self.weight_bytes += packed.bytes
         self.add(
-            operations.linear(
-                n=n, k=packed.k, weights=self.weights(packed), in_=given.at, stride=given.stride, into=into,
+            LinearOp(
+                n=n, k=packed.k, weight=self.weight(packed), in_=given.at, stride=given.stride, output=output,
                 side_by_side=products, apart=apart,
             )
         )  # fmt: skip
 
-    def take_back(self, first: int) -> list[Op]:
+    def remove_from(self, first: int) -> list[Operation]:
         """Remove the operations from this index on, and return them."""
-        taken = self.ops[first:]
-        del self.ops[first:]
+        taken = self.operations[first:]
+        del self.operations[first:]
         return taken
 
-    def as_wanted(self, packed: Packed, given: Rows, chosen: int | None = None) -> Rows:
-        """The rows that a product with these weights reads: the given ones, or those quantized to integers.
-
-        Args:
-            chosen: rows of each token, if not one.
-        """
+    def quantized_for(self, packed: Packed, given: Rows, rows_per_token: int = 1) -> Rows:
+        """The rows that a product with these weights reads: the given ones, or those quantized to integers."""
         if not packed.of_codes:
             return given
         width = self._pool.codes_bytes(packed.k)
-        rounded = self.buffer("codes", (chosen or 1) * width, torch.int8)
+        rounded = self.buffer("codes", rows_per_token * width, torch.int8)
         order = None if packed.order is None else self.keep(packed.order)
         self.add(
-            operations.quantize(
-                k=packed.k, in_=given.at, stride=given.stride, out=rounded, order=order, chosen=chosen
+            QuantizeOp(
+                k=packed.k, in_=given.at, stride=given.stride, out=rounded, order=order, rows_per_token=rows_per_token
             )
         )  # fmt: skip
         return Rows(rounded, width)
@@ -138,20 +142,21 @@ class Layout:
         self,
         packed: Packed,
         given: Rows,
-        into: Into,
-        activated: Activated = UNCHANGED,
+        output: Output,
+        epilogue: Epilogue | None = None,
         routing: Routing | None = None,
     ) -> None:
-        """Add a product; `given` has the format that the weights need (`as_wanted`)."""
+        """Add a product; `given` has the format that the weights need (`quantized_for`)."""
         bias = None if packed.bias is None else self.keep(packed.bias)
         self.add(
-            operations.linear(
-                n=packed.n, k=packed.k, weights=self.weights(packed), in_=given.at, stride=given.stride, bias=bias,
-                into=into, activated=activated, routing=routing,
+            LinearOp(
+                n=packed.n, k=packed.k, weight=self.weight(packed), in_=given.at, stride=given.stride, bias=bias,
+                output=output, epilogue=epilogue or Epilogue(), routing=routing or Routing(),
             )
         )  # fmt: skip
 
-    def weights(self, packed: Packed) -> Weights:
+    def weight(self, packed: Packed) -> PackedWeight:
+        """A weight for operations, which is kept for as long as these."""
         self._kept.append(packed)
         return packed.addresses
 
@@ -162,9 +167,9 @@ class Layout:
         if norm is not None:
             weight = self.keep(norm.weight.contiguous())
             bias = None if norm.bias is None else self.keep(norm.bias.contiguous())
-        kind, eps = (None, 0.0) if norm is None else (norm.kind, norm.eps)
+        kind, eps = (NormKind.COPY, 0.0) if norm is None else (NormKind.named(norm.kind), norm.eps)
         self.add(
-            operations.norm(
+            NormOp(
                 n=self.width, in_=given, out=out, norm=kind, eps=eps, weight=weight, bias=bias, mode=mode, pitch=pitch,
                 scale=scale,
             )
@@ -183,9 +188,9 @@ class Layout:
     def add_branch(self, packed: Packed, given: Rows, after: Norm | None, scale: float) -> None:
         """hidden += scale * after(linear(given))"""
         if after is None:
-            self.add_linear(packed, given, Into(self.hidden, Mode.ADD, scale=scale))
+            self.add_linear(packed, given, Output(out=self.hidden, mode=Mode.ADD, scale=scale))
         else:
-            self.add_linear(packed, given, Into(self.branch, Mode.STORE_FP32))
+            self.add_linear(packed, given, Output(out=self.branch, mode=Mode.STORE_FP32))
             self.add_norm(after, self.branch, self.hidden, Mode.ADD, scale=scale)
 
     def normed_for(self, mixer: int) -> Rows:
@@ -201,7 +206,7 @@ class Layout:
         Returns:
             New address of each buffer.
         """
-        self.late_from = len(self.ops)
+        self.late_from = len(self.operations)
         inputs = [] if self.inputs is None else [("inputs", self.inputs[1], torch.float32, self.inputs[0])]
         everything = [("hidden", self.width, torch.float32, self.hidden), *rows, *inputs]
         moved = [self._gathered(*each) for each in everything]
@@ -213,16 +218,16 @@ class Layout:
 
     def _gathered(self, what: str, columns: int, dtype: torch.dtype, given: int) -> int:
         gathered = self.buffer(f"wanted {what}", columns, dtype)
-        self.add(operations.gather(n=columns * dtype.itemsize // 4, in_=given, out=gathered))
+        self.add(GatherOp(n=columns * dtype.itemsize // 4, in_=given, out=gathered))
         return gathered
 
     # ------------------------------------------------------------------------------------ memory
 
     def keep(self, tensor: Tensor) -> int:
-        """Keep a tensor's memory for as long as the layout is there; returns its address.
+        """Keep a tensor's memory for as long as the builder is there; returns its address.
 
         A parameter of the model loses its memory once the program has all weights, so the memory is held by a tensor
-        of the layout's own.
+        of the builder's own.
         """
         self._kept.append(tensor.detach())
         return int(tensor.data_ptr())
@@ -244,7 +249,7 @@ class Layout:
     def pack_rounded(self, linear: Linear, bias: Tensor | None) -> Rounded:
         """Pack in 8 bits what is packed exactly, too; the bias is padded already."""
         rounded = self._packer.pack_rounded(linear, bias)
-        let_go(tensors_of(linear.weight))
+        release(tensors_of(linear.weight))
         return rounded
 
     def pack_exactly(self, linear: Linear) -> Packed:
@@ -255,7 +260,7 @@ class Layout:
         self, linears: Iterable[Linear], quantize: Quantize | None, of: Iterable[Linear | ExpertLinears]
     ) -> Packed:
         packed = self._packer.pack(list(linears), quantize)
-        let_go(tensor for linear in of for tensor in tensors_of(linear.weight))
+        release(tensor for linear in of for tensor in tensors_of(linear.weight))
         return packed
 
     def pack_experts(self, linears: list[ExpertLinears], chosen: int) -> Packed:

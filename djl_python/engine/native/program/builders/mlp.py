@@ -1,20 +1,25 @@
-"""Lays an MLP out, except its down projection. Runs in the engine process, once."""
+"""Builds an MLP out, except its down projection. Runs in the engine process, once."""
 
 from __future__ import annotations
 
 from ....reading.recipe import Mlp
-from ..operations import Activated, Into
-from .builder import Layout, Rows
+from ...abi.enums import Activation
+from ...abi.parts import Epilogue, Output
+from .builder import ProgramBuilder, Rows
 
 
-def lay_out_mlp(layout: Layout, mlp: Mlp) -> Rows:
-    """Lay out an MLP; returns the rows that `mlp.down` reads."""
-    inner = layout.rows("inner", len(mlp.up.weight))
-    packed = layout.pack(mlp.up) if mlp.gate is None else layout.pack(mlp.gate, mlp.up)
-    layout.add_linear(packed, layout.normed, Into(inner.at, pitch=inner.stride), activated(mlp))
+def build_mlp(builder: ProgramBuilder, mlp: Mlp) -> Rows:
+    """Build an MLP; returns the rows that `mlp.down` reads."""
+    inner = builder.rows("inner", len(mlp.up.weight))
+    packed = builder.pack(mlp.up) if mlp.gate is None else builder.pack(mlp.gate, mlp.up)
+    builder.add_linear(packed, builder.normed, Output(out=inner.at, pitch=inner.stride), epilogue_of(mlp))
     return inner
 
 
-def activated(mlp: Mlp) -> Activated:
+def epilogue_of(mlp: Mlp) -> Epilogue:
     """What happens to the first product before `mlp.down`."""
-    return Activated(mlp.activation, mlp.gate is not None, *(mlp.curve or ()))
+    above, below, slope = mlp.curve or (0.0, 0.0, 0.0)
+    return Epilogue(
+        activation=Activation.named(mlp.activation), gated=mlp.gate is not None, xielu_above=above, xielu_below=below,
+        xielu_slope=slope,
+    )  # fmt: skip

@@ -42,10 +42,8 @@ UPWARD = {
     ("batch.sequence", "sampling.grammar"),
     ("checkpoints.loading", "torch_backend.attention"),
     ("checkpoints.stored_loading", "reading.parts"),
-    ("native.program.lay_out_states", "native.modules.delta_rule"),
     ("opening.native_opening", "drafting.speculation"),
     ("reading.read_columns", "native.modules.causal_conv"),
-    ("reading.read_columns", "native.pool"),
     ("reading.read_selective", "native.modules.mamba2"),
     ("reading.read_states", "native.modules.delta_rule"),
     ("reading.read_states", "native.modules.mamba2"),
@@ -55,7 +53,7 @@ UPWARD = {
     ("reading.watch_windows", "torch_backend.masks"),
     ("torch_backend.cached_runner", "opening.agreement"),
     ("torch_backend.paging", "native.modules.cache"),
-    ("torch_backend.paging", "native.pool"),
+    ("torch_backend.paging", "native.thread_pool"),
 }
 #: Libraries that belong to one side of the house.
 LIBRARIES = {
@@ -179,7 +177,6 @@ def test_no_folder_has_too_many_modules_to_look_through() -> None:
         "djl_python/server",
         "djl_python/text",
         "djl_python/engine/reading",
-        "djl_python/engine/native/program",
     }
 
 

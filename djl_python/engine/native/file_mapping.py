@@ -21,9 +21,9 @@ from .pages import give_back, libc
 _MAPS: Final = Path("/proc/self/maps")
 
 
-def release(tensors: Iterable[Tensor]) -> None:
+def release_pages(tensors: Iterable[Tensor]) -> None:
     """Give mapped tensors' pages back to the operating system; tensors that are not mapped stay as they are."""
-    _release(tensors, _checkpoints())
+    _release_pages(tensors, _checkpoints())
 
 
 @contextmanager
@@ -32,7 +32,7 @@ def releasing_after_use(model: Any) -> Iterator[None]:
     mapped = _checkpoints()
 
     def used(module: nn.Module, given: tuple[Any, ...], result: Any) -> None:
-        _release(_own(module), mapped)
+        _release_pages(_own(module), mapped)
 
     owners = [module for module in model.modules() if any(True for _ in _own(module))]
     with ExitStack() as stack:
@@ -47,7 +47,7 @@ def _own(module: nn.Module) -> Iterator[Tensor]:
     return itertools.chain(module.parameters(recurse=False), in_files)
 
 
-def _release(tensors: Iterable[Tensor], mapped: list[tuple[int, int]]) -> None:
+def _release_pages(tensors: Iterable[Tensor], mapped: list[tuple[int, int]]) -> None:
     for tensor in tensors if mapped else ():
         start = tensor.data_ptr()
         last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..checkpoints.loading import LoadedModel, set_attention
-from ..native.file_mapping import release
+from ..native.file_mapping import release_pages
 from ..reading.copies import OwnNumbers, copy_model, passed_through
 from ..reading.watch import layer_list
 from .trial import Trial
@@ -26,7 +26,7 @@ class ExactModel:
         self._left_out = [] if layers is None else layer_list(loaded.model)[layers:]
         self._model = copy_model(loaded.model, OwnNumbers(trial.rows), self._left_out).model
         set_attention(self._model, "eager")
-        release(loaded.model.parameters())
+        release_pages(loaded.model.parameters())
 
     @torch.inference_mode()
     def logits(self, disturbance: float = 0.0) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from djl_python.engine.native.file_mapping import release, releasing_after_use
+from djl_python.engine.native.file_mapping import release_pages, releasing_after_use
 
 MIB = 1 << 20
 
@@ -36,7 +36,7 @@ def test_a_mapped_weight_leaves_memory_and_can_be_read_again(tmp_path: Path) -> 
         pytest.skip("this torch copies what it loads: there is nothing to let go")
     assert torch.equal(first.view(torch.int32), second.view(torch.int32))
     assert resident(path) > 30 * MIB
-    release([first])
+    release_pages([first])
     assert resident(path) < 18 * MIB
     assert torch.equal(first.view(torch.int32), numbers.view(torch.int32))
 
@@ -61,5 +61,5 @@ def test_a_model_that_runs_lets_go_of_what_it_has_used(tmp_path: Path) -> None:
 
 def test_other_memory_stays_as_it_is() -> None:
     own = torch.arange(MIB)
-    release([own])
+    release_pages([own])
     assert torch.equal(own, torch.arange(MIB))

@@ -45,8 +45,9 @@ def structures() -> list[type[Struct]]:
                 add(each)
         found.setdefault(cls)
 
-    for each in (StepInputs, RowSampling, *OPERATIONS):
-        add(each)
+    roots: tuple[type[Struct], ...] = (StepInputs, RowSampling, *OPERATIONS)
+    for root in roots:
+        add(root)
     return list(found)
 
 

@@ -172,7 +172,7 @@ inline uint32_t pair_at(const uint16_t* column, int pair) {
     return both;
 }
 
-void pack_twelve_bit(Run& run, int index, const PackOp& op) {
+inline void pack_twelve_bit(Run& run, int index, const PackOp& op) {
     const int steps = op.k / 2, length = part_steps(steps), parts = parts_of(steps);
     const int share = op.second ? kPanel / 2 : kPanel;
     const int panels = (op.n + share - 1) / share;

@@ -75,7 +75,7 @@ inline void mask_groups(float* ranks, const RouteOp& op) {
         if (!taken[e / of_group]) ranks[e] = never;
 }
 
-void route(Run& run, int index, const RouteOp& op, const StepInputs& step) {
+inline void route(Run& run, int index, const RouteOp& op, const StepInputs& step) {
     const Routed routed(op.routing, step);
     const int padded = (op.routing.experts + 15) / 16 * 16;
     const float never = -std::numeric_limits<float>::infinity();
@@ -118,7 +118,7 @@ void route(Run& run, int index, const RouteOp& op, const StepInputs& step) {
 }
 
 // Assigns a row to each pair of token and expert, ordered by expert. One thread does it.
-void sort(Run& run, int index, const SortOp& op, const StepInputs& step) {
+inline void sort(Run& run, int index, const SortOp& op, const StepInputs& step) {
     run.parallel_for(index, 1, [&](int) {
         const Routed routed(op.routing, step);
         const int pairs = step.tokens * op.routing.chosen;
@@ -136,7 +136,7 @@ void sort(Run& run, int index, const SortOp& op, const StepInputs& step) {
     });
 }
 
-void dispatch(Run& run, int index, const DispatchOp& op, const StepInputs& step) {
+inline void dispatch(Run& run, int index, const DispatchOp& op, const StepInputs& step) {
     const Routed routed(op.routing, step);
     run.parallel_for(index, step.tokens, [&](int t) {
         const char* row = (const char*)op.in + (int64_t)t * op.row_bytes;
@@ -145,7 +145,7 @@ void dispatch(Run& run, int index, const DispatchOp& op, const StepInputs& step)
     });
 }
 
-void combine(Run& run, int index, const CombineOp& op, const StepInputs& step) {
+inline void combine(Run& run, int index, const CombineOp& op, const StepInputs& step) {
     const Routed routed(op.routing, step);
     run.parallel_for(index, step.tokens, [&](int t) {
         float* out = op.out + (int64_t)t * op.n;

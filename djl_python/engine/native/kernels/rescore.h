@@ -309,7 +309,7 @@ thread_local std::vector<float> Search::reach, Search::upper, Search::occurs, Se
 thread_local Leading Search::best, Search::best_logits;
 thread_local std::vector<int> Search::opened;
 
-void rescore(Run& run, int index, const RescoreOp& op, const StepInputs& step) {
+inline void rescore(Run& run, int index, const RescoreOp& op, const StepInputs& step) {
     thread_local Row row;
     const LinearOp& head = op.head;
     const int groups = group_count(head.k);

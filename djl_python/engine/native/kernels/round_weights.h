@@ -25,7 +25,7 @@ inline void for_each_group(const BF16::T* column, int k, Work work) {
 
 // The greatest magnitude becomes 127. The scale is then that of the least error: what is left of an error has nothing of the
 // weights, so that it favours no column.
-void round_weights(Run& run, int index, const RoundWeightsOp& op) {
+inline void round_weights(Run& run, int index, const RoundWeightsOp& op) {
     const int panels = panel_count(op.n), groups = group_count(op.k);
     run.parallel_for_ordered(index, panels, [&](int panel) {
         auto* lanes = (uint32_t*)((char*)op.out + panel * panel_bytes<Int8>(groups));

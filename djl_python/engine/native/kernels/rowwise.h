@@ -141,7 +141,7 @@ void gate(Run& run, int index, const GateOp& op, const StepInputs& step) {
     });
 }
 
-void gather(Run& run, int index, const GatherOp& op, const StepInputs& step) {
+inline void gather(Run& run, int index, const GatherOp& op, const StepInputs& step) {
     run.parallel_for(index, step.wanted, [&](int t) {
         memcpy((float*)op.out + (int64_t)t * op.n, (const float*)op.in + step.rows[t] * op.n, (size_t)op.n * 4);
     });

@@ -121,7 +121,7 @@ struct Row {
 // The k best tokens as (score, id), best first, the lower id first among equals.
 using Best = std::vector<std::pair<float, int>>;
 
-void find_best(const Row& row, int k, Best& best) {
+inline void find_best(const Row& row, int k, Best& best) {
     thread_local std::vector<float> tops;
     // Each of the k best blocks has a token at least as good as the k-th block's best: no lower token can be among the k best.
     float bar = -INFINITY;
@@ -154,7 +154,7 @@ void find_best(const Row& row, int k, Best& best) {
 }
 
 // Reports the best tokens of a row, whose number this is: as many as are wanted.
-void report_best(const Alternatives& alternatives, int number, int wanted, const Row& row, float log_mass) {
+inline void report_best(const Alternatives& alternatives, int number, int wanted, const Row& row, float log_mass) {
     thread_local Best best;
     if (wanted) find_best(row, wanted, best);
     for (int i = 0; i < wanted; ++i) {
@@ -177,7 +177,7 @@ struct Before {
 
 // The token that is drawn from those in `open`: the greatest by comparison, the lower id first among equals; kNoToken if none
 // is greater than minus infinity.
-int64_t drawn_from(const Row& row, const Comparison& by, const Before& open) {
+inline int64_t drawn_from(const Row& row, const Comparison& by, const Before& open) {
     Greatest greatest;
     float bar = -INFINITY, limits[kBlocksTogether];
     for (int b = 0; b < row.blocks; ++b) {
@@ -198,7 +198,7 @@ int64_t drawn_from(const Row& row, const Comparison& by, const Before& open) {
 }
 
 // Draws among the top_k best. top_p is a share of their total mass; the token that crosses it may be drawn too.
-int draw_top_k(const Row& row, const RowSampling& sampling, const Comparison& by) {
+inline int draw_top_k(const Row& row, const RowSampling& sampling, const Comparison& by) {
     thread_local Best best;
     thread_local std::vector<float> scores, weights;
     thread_local std::vector<int32_t> ids;
@@ -240,7 +240,7 @@ struct Total {
 //
 // Args: total: of the row's masses at the temperature; needed with a top_p.
 // Returns kUndecided if the doubt about the total decides.
-int64_t draw_in_bounds(const Row& row, const RowSampling& sampling, const Comparison& by, Total total) {
+inline int64_t draw_in_bounds(const Row& row, const RowSampling& sampling, const Comparison& by, Total total) {
     const Mass mass_of(row.top, sampling.inverse_temperature);
     Before open{-INFINITY, row.n};  // the tokens that may still be drawn; at first all
     while (true) {
@@ -308,7 +308,7 @@ private:
 // The token that a row's mode and bounds make of these scores, or kNoToken, or kUndecided if a total's doubt decides.
 //
 // Args: scores: the row's, written to meanwhile; total: at the sampling's temperature, if the row isn't known whole.
-int64_t chosen_from(Row& row, float* scores, const RowSampling& sampling, Total total = {}) {
+inline int64_t chosen_from(Row& row, float* scores, const RowSampling& sampling, Total total = {}) {
     thread_local Best best;
     thread_local std::vector<float> kept;
     const Penalized changed(row, scores, sampling, kept);
@@ -328,7 +328,7 @@ int64_t chosen_from(Row& row, float* scores, const RowSampling& sampling, Total 
     return token >= 0 && std::isnan(scores[token]) ? kNoToken : token;
 }
 
-void sample(Run& run, int index, const SampleOp& op, const StepInputs& step) {
+inline void sample(Run& run, int index, const SampleOp& op, const StepInputs& step) {
     thread_local Row own, other;
     run.parallel_for(index, step.wanted, [&](int task) {
         RowSampling& sampling = op.samplings[task];

@@ -15,12 +15,12 @@ from torch import Tensor
 from ..abi.operations import OperationArray
 from ..abi.recurrent import DeltaRuleOp
 from ..abi.step_inputs import StepInputs
+from ..program.builders.states import EPS
 from ..program.step_arrays import StateArrays, even_state_arrays
 from ..thread_pool import FORMATS, ThreadPool
 
 LANES: Final = 16
 MAX_DIM: Final = 256
-EPS: Final = 1e-6  # of the L2 norm inside transformers' functions
 
 
 def native(own: Callable[..., Any], pool: ThreadPool) -> Callable[..., Any]:

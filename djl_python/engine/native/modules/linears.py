@@ -19,7 +19,7 @@ from ..abi.operations import OperationArray
 from ..abi.parts import Epilogue
 from ..abi.step_inputs import StepInputs
 from ..abi.structures import Operation
-from ..file_mapping import release
+from ..file_mapping import release_pages
 from ..memory import Arena
 from ..packing import Packed, Packer
 from ..thread_pool import ThreadPool
@@ -54,7 +54,7 @@ class NativeLinears:
             packed = self._packer.pack(linears, quantize)
         except NotUnderstoodError:  # an odd width
             return None
-        release(tensor for linear in linears for tensor in tensors_of(linear.weight))
+        release_pages(tensor for linear in linears for tensor in tensors_of(linear.weight))
         return packed
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ from ...abi.decoder import GatherOp, GroupNormOp, LinearOp, NormOp, QuantizeOp
 from ...abi.enums import PANEL, Mode, NormKind
 from ...abi.parts import Epilogue, Output, PackedWeight, Routing
 from ...abi.structures import Operation
-from ...file_mapping import release
+from ...file_mapping import release_pages
 from ...memory import Arena
 from ...packing import Packed, Packer, Rounded
 from ...thread_pool import ThreadPool
@@ -249,7 +249,7 @@ class ProgramBuilder:
     def pack_rounded(self, linear: Linear, bias: Tensor | None) -> Rounded:
         """Pack in 8 bits what is packed exactly, too; the bias is padded already."""
         rounded = self._packer.pack_rounded(linear, bias)
-        release(tensors_of(linear.weight))
+        release_pages(tensors_of(linear.weight))
         return rounded
 
     def pack_exactly(self, linear: Linear) -> Packed:
@@ -260,7 +260,7 @@ class ProgramBuilder:
         self, linears: Iterable[Linear], quantize: Quantize | None, of: Iterable[Linear | ExpertLinears]
     ) -> Packed:
         packed = self._packer.pack(list(linears), quantize)
-        release(tensor for linear in of for tensor in tensors_of(linear.weight))
+        release_pages(tensor for linear in of for tensor in tensors_of(linear.weight))
         return packed
 
     def pack_experts(self, linears: list[ExpertLinears], chosen: int) -> Packed:

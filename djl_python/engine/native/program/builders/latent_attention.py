@@ -10,7 +10,7 @@ from ....reading.recipe_parts import NotUnderstoodError
 from ...abi.decoder import LatentsOp, RopeKvCacheOp
 from ...abi.enums import Mode
 from ...abi.parts import Output
-from ...file_mapping import release
+from ...file_mapping import release_pages
 from ...kv_layout import head_rows, heads_fit
 from .attention import CacheLayout, add_attention, rotation
 from .builder import ProgramBuilder, Rows
@@ -56,5 +56,5 @@ def build_latents(
     add_attention(builder, attention, rows, asked, weighed)
     mixed = builder.rows("mixed", heads * value_dim)
     builder.add_side_by_side(of_values, weighed, Output(out=mixed.at, pitch=mixed.stride), apart=value_dim)
-    release(tensors_of(attention.expansion.weight))
+    release_pages(tensors_of(attention.expansion.weight))
     return mixed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 
@@ -27,8 +28,10 @@ from ...abi.recurrent import (
     Mamba2ScanOp,
     StepSizesOp,
 )
-from ...modules.delta_rule import EPS
 from .builder import ProgramBuilder, Rows
+
+#: Of the L2 norm inside transformers' functions for the delta rule.
+EPS: Final = 1e-6
 
 
 @dataclass

@@ -43,6 +43,7 @@ class ProgramBuilder:
         max_tokens: maximum tokens of a step.
 
     Attributes:
+        operations: those so far.
         hidden: address of the residual stream, fp32.
         normed: the stream after a norm, which most linears read.
         branch: address of a branch's result, fp32, that goes through a norm before it is added to the stream.

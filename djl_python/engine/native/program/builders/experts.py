@@ -1,4 +1,4 @@
-"""Builds a mixture of experts out; expert_routing.h has the steps. Runs in the engine process, once."""
+"""Builds a mixture of experts; expert_routing.h has the steps. Runs in the engine process, once."""
 
 from __future__ import annotations
 

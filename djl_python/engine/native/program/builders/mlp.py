@@ -1,4 +1,4 @@
-"""Builds an MLP out, except its down projection. Runs in the engine process, once."""
+"""Builds an MLP, except its down projection. Runs in the engine process, once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builds out the choice of each row's next token, without all logits. Runs in the engine process, once.
+"""Builds what samples each row's next token without all logits. Runs in the engine process, once.
 
 A request that takes the likeliest token needs one logit of 150,000; one that draws needs few, if noise is added to the
 logits (gumbel.h). The lm_head is a quarter of a small model's weights, and a product with its weights rounded to 8 bits

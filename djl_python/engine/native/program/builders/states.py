@@ -1,4 +1,4 @@
-"""Builds out mixers with a recurrent state of fixed size instead of a KV cache. Runs in the engine process, once."""
+"""Builds mixers with a recurrent state of fixed size instead of a KV cache. Runs in the engine process, once."""
 
 from __future__ import annotations
 

@@ -52,7 +52,14 @@ inline Floats with_sign_of(Floats x, Floats size) {
 }
 
 inline float sum_of_lanes(Floats x) { return _mm512_reduce_add_ps(x); }
-inline int32_t sum_of_lanes(Ints x) { return _mm512_reduce_add_epi32(x); }
+// Wraps around, which GCC's _mm512_reduce_add_epi32 must not: codes of what is no number overflow, and aren't used.
+inline int32_t sum_of_lanes(Ints x) {
+    const __m256i eight = _mm256_add_epi32(_mm512_castsi512_si256(x), _mm512_extracti64x4_epi64(x, 1));
+    __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+    four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+    four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1));
+    return _mm_cvtsi128_si32(four);
+}
 inline float max_lane(Floats x) { return _mm512_reduce_max_ps(x); }
 inline int32_t min_lane(Ints x, Lanes lanes) { return _mm512_mask_reduce_min_epi32(lanes, x); }
 

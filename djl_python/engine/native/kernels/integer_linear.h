@@ -185,13 +185,12 @@ struct IntegerPart {
             for (int v = 0; v < V; ++v) sum[r][v] = sums.load(r, v);
         const int begin = V == 4 ? 0 : vector;
         const char* quad = at;
-        const uint16_t* group_scales = scales + begin * 16;
-        const uint8_t* group_zeros = zeros + begin * 16;
+        int64_t column = begin * 16;  // of the group's scales and zeros
         for (int g = 0; g < steps / kQuads; ++g) {
             Ints part[R][V], zero[V];
             if constexpr (W::grouped)
 #pragma GCC unroll 4
-                for (int v = 0; v < V; ++v) zero[v] = load_bytes(group_zeros + v * 16);
+                for (int v = 0; v < V; ++v) zero[v] = load_bytes(zeros + column + v * 16);
 #pragma GCC unroll 12
             for (int r = 0; r < R; ++r) {
                 const Ints off = row_sums.broadcast(r);
@@ -217,9 +216,9 @@ struct IntegerPart {
                 prefetch();
             }
             Floats of_group[V];
-            if (W::grouped)
+            if constexpr (W::grouped)
 #pragma GCC unroll 4
-                for (int v = 0; v < V; ++v) of_group[v] = load_halves(group_scales + v * 16);
+                for (int v = 0; v < V; ++v) of_group[v] = load_halves(scales + column + v * 16);
 #pragma GCC unroll 12
             for (int r = 0; r < R; ++r) {
                 const Floats scale = as_floats(row_scales.broadcast(r));
@@ -232,8 +231,7 @@ struct IntegerPart {
             }
             row_scales.advance();
             row_sums.advance();
-            group_scales += kPanel;
-            group_zeros += kPanel;
+            column += kPanel;
         }
         for (int r = 0; r < R; ++r)
             for (int v = 0; v < V; ++v) sums.store(r, v, sum[r][v]);
@@ -259,6 +257,7 @@ struct IntegerPanel {
     }
 
     IntegerPart<W> part(int, int row) const {
+        if constexpr (!W::grouped) return {at(0), nullptr, nullptr, op.in, row, groups};
         const int64_t group = (int64_t)panel * groups * kPanel;
         return {at(0), (const uint16_t*)op.weight.scales + group, op.weight.zeros + group, op.in, row, groups};
     }

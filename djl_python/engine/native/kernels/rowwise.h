@@ -103,8 +103,8 @@ void group_norm(Run& run, int index, const GroupNormOp& op, const StepInputs& st
         room.resize(op.group + 16);
         for (int first = 0; first < op.n; first += op.group) {
             const int64_t at = t * op.n + first;
-            const T* gates = (const T*)op.gate + t * op.gate_stride + first;
-            auto gate = [&](int i, Lanes mask) { return activate<F>(F::load(gates + i, mask), kSilu); };
+            const int64_t opening = t * op.gate_stride + first;
+            auto gate = [&](int i, Lanes mask) { return activate<F>(F::load((const T*)op.gate + opening + i, mask), kSilu); };
             for (int i = 0; i < op.group; i += 16) {
                 const Lanes mask = lanes_of(op.group - i);
                 Floats x = F::load((const T*)op.in + at + i, mask);

@@ -20,7 +20,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from .abi.check import differences
+from .abi.places import differences
 from .compiling import (
     PROCESSORS,
     SOURCES,

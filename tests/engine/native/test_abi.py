@@ -10,12 +10,14 @@ import pytest
 
 from djl_python.engine.batch.sequence import NO_TOKEN
 from djl_python.engine.checkpoints import quantization
-from djl_python.engine.native.abi import check, enums
+from djl_python.engine.native.abi import enums
+from djl_python.engine.native.abi import places as lying
 from djl_python.engine.native.abi.decoder import EmbedOp, GatherOp, LinearOp, NormOp
 from djl_python.engine.native.abi.enums import Activation, Kind, Mode, NormKind, WeightFormat
-from djl_python.engine.native.abi.header import HEADER, header, places, structures
+from djl_python.engine.native.abi.header import HEADER, header
 from djl_python.engine.native.abi.operations import OPERATIONS, Op, OperationArray
 from djl_python.engine.native.abi.parts import Output, PackedWeight
+from djl_python.engine.native.abi.places import differences, places, structures
 from djl_python.engine.native.abi.structures import Operation
 from djl_python.engine.native.library import UnavailableError, find_library, library
 from djl_python.engine.reading.recipe_parts import ACTIVATIONS
@@ -26,13 +28,13 @@ def test_the_header_is_what_the_descriptions_make() -> None:
 
 
 def test_loaded_kernels_have_everything_where_it_is_described() -> None:
-    assert check.differences(find_library()) == []
+    assert differences(find_library()) == []
 
 
 def test_kernels_of_other_sources_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     others = places() | {"LinearOp.k": (4, 8)}
     del others["Output.softcap"]
-    monkeypatch.setattr(check, "places", lambda: others)
+    monkeypatch.setattr(lying, "places", lambda: others)
     with pytest.raises(UnavailableError, match=r"built from other sources .*: LinearOp\.k, Output\.softcap differ"):
         find_library()
     monkeypatch.undo()

@@ -2,7 +2,7 @@
 
 Engine process; no torch. `structures` has what describes a structure, and `header` writes kernels/abi.h from the
 descriptions: after a change, `python -m djl_python.engine.native.abi` writes it anew, and it is committed, as no build
-needs Python's side. When kernels are loaded, `check` compares how they lay everything out.
+needs Python's side. When kernels are loaded, `places` compares where they have everything.
 
 T is the model's format, bf16 or fp32; other numbers are fp32 unless said otherwise. Addresses are of contiguous arrays
 unless there is a `stride` or a `pitch`: the numbers from the beginning of a row that is read, and of one that is

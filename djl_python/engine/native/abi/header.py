@@ -1,12 +1,7 @@
-"""Writes kernels/abi.h, the C++ side of what this package describes, and compares it with what kernels have.
-
-A header is written by hand of a developer (`__main__`); kernels are compared in the engine process, when they are
-loaded. No torch.
-"""
+"""Writes kernels/abi.h, the C++ side of what this package describes. Not in an engine: `__main__` and tests use it."""
 
 from __future__ import annotations
 
-import ctypes
 import inspect
 import re
 import textwrap
@@ -15,7 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from .enums import CONSTANTS, ENUMS, Kind
-from .operations import OPERATIONS, Op
+from .operations import OPERATIONS
+from .places import constant_name, places, structures
 from .step_inputs import RowSampling, StepInputs
 from .structures import Operation, Struct, member_name
 
@@ -34,45 +30,13 @@ namespace djl {
 """
 
 
-def structures() -> list[type[Struct]]:
-    """All structures, each after those that it contains."""
-    found: dict[type[Struct], None] = {}
-
-    def add(cls: type[Struct]) -> None:
-        nested: list[Any] = [kind.layout for kind in cls.types.values()]
-        for each in nested:
-            if issubclass(each, Struct):
-                add(each)
-        found.setdefault(cls)
-
-    roots: tuple[type[Struct], ...] = (StepInputs, RowSampling, *OPERATIONS)
-    for root in roots:
-        add(root)
-    return list(found)
-
-
-def places() -> dict[str, tuple[int, int]]:
-    """(offset, size) of each field, by `Structure.field`; size of each structure; value of each enumerator."""
-    found: dict[str, tuple[int, int]] = {}
-    for cls in structures():
-        found[cls.__name__] = 0, ctypes.sizeof(cls)
-        for field in _fields_of(cls):
-            place = getattr(cls, field)
-            found[f"{cls.__name__}.{member_name(field)}"] = place.offset, place.size
-    found["Op"] = 0, ctypes.sizeof(Op)
-    for enum in ENUMS:
-        for each in enum:
-            found[f"{enum.__name__}.{_constant(each.name)}"] = each.value, ctypes.sizeof(ctypes.c_int32)
-    return found
-
-
 def header() -> str:
     """The text of kernels/abi.h."""
     parts = [_BEGIN]
-    parts += [f"constexpr int {_constant(name)} = {value};\n" for name, value in CONSTANTS.items()]
+    parts += [f"constexpr int {constant_name(name)} = {value};\n" for name, value in CONSTANTS.items()]
     parts += [f"constexpr int kKinds = {len(Kind)};\n\n"]
     for enum in ENUMS:
-        names = textwrap.fill(", ".join(_constant(each.name) for each in enum), 116, break_long_words=False)
+        names = textwrap.fill(", ".join(constant_name(each.name) for each in enum), 116, break_long_words=False)
         parts += [*_comment(enum), f"enum {enum.__name__} : int32_t {{\n{textwrap.indent(names, '    ')}\n}};\n\n"]
     parts += [f"struct {cls.__name__};\n" for cls in (StepInputs, RowSampling)]
     for cls in structures():
@@ -105,10 +69,6 @@ def _members(cls: type[Struct]) -> Iterator[str]:
         yield f"    {type_name} {member_name(name)}{'[' + length if length else ''};\n"
 
 
-def _fields_of(cls: type[Struct]) -> list[str]:
-    return [*(["kind", "late"] if issubclass(cls, Operation) else []), *cls.types]
-
-
 def _comment(cls: type[Any]) -> Iterator[str]:
     """A class's docstring, in the names of C++."""
     names = r"\b(" + "|".join(_CPP_NAMES) + r")(?!\w)"
@@ -116,12 +76,8 @@ def _comment(cls: type[Any]) -> Iterator[str]:
     yield from (f"// {line}".rstrip() + "\n" for line in text.splitlines())
 
 
-def _constant(name: str) -> str:
-    return "k" + "".join(part.capitalize() for part in name.split("_"))
-
-
 _CPP_NAMES: Final = {"in_": "in", "None": "null"} | {
-    name: _constant(name) for name in (*CONSTANTS, *(each.name for enum in ENUMS for each in enum))
+    name: constant_name(name) for name in (*CONSTANTS, *(each.name for enum in ENUMS for each in enum))
 }
 
 

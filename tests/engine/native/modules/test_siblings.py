@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from djl_python.engine.checkpoints.quantization import Quantize
+from djl_python.engine.native.abi.operations import OperationArray
+from djl_python.engine.native.abi.step_inputs import StepInputs
 from djl_python.engine.native.modules.linears import NativeLinear, NativeLinears
 from djl_python.engine.native.modules.siblings import joined
 from djl_python.engine.reading.recipe_parts import Linear
@@ -56,9 +58,9 @@ def calls_of(linears: NativeLinears, monkeypatch: pytest.MonkeyPatch) -> list[in
     calls: list[int] = []
     run = linears.pool.run
 
-    def counted(operations: object, count: int, *more: object, **named: object) -> None:
-        calls.append(count)
-        run(operations, count, *more, **named)  # type: ignore[arg-type]
+    def counted(operations: OperationArray, step: StepInputs, *, bf16: bool) -> None:
+        calls.append(len(operations))
+        run(operations, step, bf16=bf16)
 
     monkeypatch.setattr(linears.pool, "run", counted)
     return calls

@@ -19,15 +19,19 @@ ROOT: Final = Path(__file__).resolve().parents[3]
 #: which begin with uninitialized vectors.
 WARNINGS: Final = ("-Wall", "-Wextra", "-Werror", "-Wno-uninitialized", "-Wno-maybe-uninitialized")
 SANITIZERS: Final = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-O1")
-#: Tests of each kind of operation that a sanitized build runs in a minute or two.
+#: Architectures that have all kinds of layers between them.
+ARCHITECTURES: Final = ("llama", "gemma2", "qwen3_moe", "deepseek_v3", "qwen3_next", "mamba", "mamba2", "bloom")
+#: Tests of each kind of operation, which take a minute or two.
 REPRESENTATIVE: Final = (
-    "test_packing.py::test_bf16_comes_back_from_12_bits",
-    "test_packing.py::test_a_tied_embedding_is_read_from_the_head",
+    "test_packing.py",
     "program/test_rescoring.py::test_with_a_bias_and_a_scale",
     "program/test_rescoring.py::test_choices_of_a_mixture_are_those_from_all_logits",
-    "program/test_program.py::test_every_position_of_two_sequences_in_pieces",
-    "program/test_program.py::test_who_rounds_activations_makes_no_difference",
-    "program/test_program.py::test_many_keys_are_shared_out_and_make_no_difference",
+    "program/test_rescoring.py::test_nor_where_scores_are_no_numbers",
+    *(
+        f"program/test_program.py::test_every_position_of_two_sequences_in_pieces[best-{name}]"
+        for name in ARCHITECTURES
+    ),
+    "program/test_program.py::test_who_rounds_activations_makes_no_difference[best-int4]",
     "modules/test_causal_conv.py",
 )
 #: Has pytest find the kernels in the user's cache, not the package's.

@@ -41,12 +41,13 @@ class Struct(ctypes.Structure):
 
     types: ClassVar[dict[str, CType]]
     defaults: ClassVar[dict[str, Any]]
+    required: ClassVar[frozenset[str]]
     #: Those defaults that are not what memory holds anyway: zeros.
     nonzero_defaults: ClassVar[dict[str, Any]]
 
     def __init__(self, **values: Any) -> None:
         cls = type(self)
-        if values.keys() | cls.defaults.keys() != cls.types.keys():
+        if not cls.types.keys() >= values.keys() >= cls.required:
             odd = sorted((values.keys() | cls.defaults.keys()) ^ cls.types.keys())
             raise TypeError(f"{cls.__name__}: missing or unknown: {', '.join(odd)}")
         super().__init__(**{**cls.nonzero_defaults, **values})
@@ -61,6 +62,7 @@ def structure(cls: type[S]) -> type[S]:
     hints = get_type_hints(cls, include_extras=True)
     cls.types = {name: ctype_of(hints[name]) for name in inspect.get_annotations(cls)}
     cls.defaults = {name: cls.__dict__[name] for name in cls.types if name in cls.__dict__}
+    cls.required = frozenset(cls.types.keys() - cls.defaults.keys())
     cls.nonzero_defaults = {name: value for name, value in cls.defaults.items() if value}
     cls._fields_ = [(name, kind.layout) for name, kind in cls.types.items()]
     return cls

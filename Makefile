@@ -70,7 +70,7 @@ docs: $(VENV)/.serve
 	$(BIN)/python -m tests.packaging.documents
 
 clean:
-	rm -rf $(VENV) $(OLDEST) build dist djl_python/engine/native/*.so *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) build dist djl_python/engine/native/kernels/*.so *.egg-info .pytest_cache .mypy_cache .ruff_cache
 
 # --- What has been installed, as stamp files in the environment it was installed into.
 

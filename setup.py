@@ -14,8 +14,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
 
-PACKAGE = "djl_python.engine.native"
-FOLDER = Path(__file__).parent.joinpath(*PACKAGE.split("."))
+FOLDER = Path(__file__).parent / "djl_python" / "engine" / "native"
 
 # By its file: the package can't be imported before what it needs is installed.
 _spec = spec_from_file_location("compiling", FOLDER / "compiling.py")
@@ -29,7 +28,7 @@ class Kernels(Extension):
     """A library that Python doesn't import. Optional: an old compiler may not know the processor."""
 
     def __init__(self, processor: Any) -> None:
-        super().__init__(f"{PACKAGE}.{Path(processor.library).stem}", [], optional=True)
+        super().__init__(f"djl_python.engine.native.kernels.{Path(processor.library).stem}", [], optional=True)
         self.processor = processor
 
 
@@ -47,7 +46,7 @@ class BuildKernels(build_ext):
         return fullname.replace(".", "/") + ".so"
 
     def build_extension(self, ext: Any) -> None:
-        path, there = Path(self.get_ext_fullpath(ext.name)), FOLDER / ext.processor.library
+        path, there = Path(self.get_ext_fullpath(ext.name)), compiling.SOURCES / ext.processor.library
         path.parent.mkdir(parents=True, exist_ok=True)
         if self.editable_mode and compiling.is_current(there, ext.processor):
             self.copy_file(str(there), str(path))

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from djl_python.core.types import SamplingParams
 from djl_python.engine.batch.sequence import Sequence
-from djl_python.engine.native.pool import Pool
-from djl_python.engine.native.program.chooser import NativeChooser
+from djl_python.engine.native.program.sampling import NativeChooser
+from djl_python.engine.native.thread_pool import ThreadPool
 from djl_python.engine.sampling.choosing import Asked, Chooser
 from djl_python.engine.sampling.penalties import Occurrences
 from djl_python.engine.sampling.sampling_plan import Plan
@@ -44,7 +44,7 @@ BOUNDS: list[dict[str, Any]] = [
 
 
 def native() -> tuple[Chooser, Callable[[], None]]:
-    pool = kernels_or_skip(lambda: Pool(2))
+    pool = kernels_or_skip(lambda: ThreadPool(2))
     chooser = NativeChooser(pool)
 
     def close() -> None:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from djl_python.engine.native.pool import Pool
-from djl_python.engine.native.program.chooser import NativeChooser
+from djl_python.engine.native.program.sampling import NativeChooser
+from djl_python.engine.native.thread_pool import ThreadPool
 from tests.kernels import kernels_or_skip
 
 
@@ -19,15 +19,15 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def native_pool() -> Iterator[Pool]:
+def native_pool() -> Iterator[ThreadPool]:
     """Skips where there are no native kernels."""
-    pool = kernels_or_skip(lambda: Pool(2))
+    pool = kernels_or_skip(lambda: ThreadPool(2))
     yield pool
     pool.close()
 
 
 @pytest.fixture(scope="session")
-def native_chooser(native_pool: Pool) -> Iterator[NativeChooser]:
+def native_chooser(native_pool: ThreadPool) -> Iterator[NativeChooser]:
     chooser = NativeChooser(native_pool)
     yield chooser
     chooser.close()

@@ -88,7 +88,7 @@ def test_contents_are_what_git_knows(wheel: zipfile.ZipFile) -> None:
         f"{MAPPED[folder]}/{rest}"
         for folder, _, rest in (name.partition("/") for name in repository_files())
         if folder in MAPPED
-    } | {f"djl_python/engine/native/{processor.library}" for processor in kernels}
+    } | {f"djl_python/engine/native/kernels/{processor.library}" for processor in kernels}
     found = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert sorted(found ^ expected) == []
 
@@ -150,7 +150,7 @@ def test_kernels_need_neither_compiler_nor_home(installed: Path) -> None:
     environment = {"PYTHONPATH": str(installed), "PATH": "", "HOME": "/nonexistent"}
     command = [sys.executable, "-c", program]
     result = subprocess.run(command, cwd=installed, env=environment, capture_output=True, text=True)
-    found = installed / "djl_python" / "engine" / "native" / processors_here()[0].library
+    found = installed / "djl_python" / "engine" / "native" / "kernels" / processors_here()[0].library
     assert (result.stdout, result.stderr) == (f"{found}\n", "")
 
 
@@ -162,11 +162,11 @@ def test_kernels_for_each_processor_compute_the_same(
     """They do without what a processor lacks: products are exact, a model's logits its own (the engine looks)."""
     if processor not in processors_here():
         pytest.skip(f"this processor lacks {', '.join(sorted(processor.features - features_here()))}")
-    monkeypatch.setattr(finding, "SOURCES", installed / "djl_python" / "engine" / "native")
+    monkeypatch.setattr(finding, "SOURCES", installed / "djl_python" / "engine" / "native" / "kernels")
     monkeypatch.setattr(finding, "processors_here", lambda: [processor])
     kernels = find_library()
     assert Path(kernels._name).is_relative_to(installed)
-    monkeypatch.setattr("djl_python.engine.native.pool.library", lambda: kernels)
+    monkeypatch.setattr("djl_python.engine.native.thread_pool.library", lambda: kernels)
     linears = NativeLinears(torch.bfloat16, 1)
     generator = torch.Generator().manual_seed(3)
     weight, x = (torch.randn(*shape, generator=generator).bfloat16() for shape in ((70, 192), (9, 192)))

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from ...config import has_gpu
 from ..devices.free_memory import available_bytes, cpu_cache_bytes
 from ..interface import Progress
-from ..native.advance import Advance, begin_prefault
 from ..native.library import begin_building, lacking
+from ..native.prefault import PrefaultedRegions, begin_prefault
 from ..settings import BuiltInSettings as EngineSettings
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ def open_batch(settings: EngineSettings, progress: Progress) -> PagedRollingBatc
     """Open the built-in engine; `RollingBatch.__init__` describes the arguments."""
     if settings.tensor_parallel_degree == 0 and _on_cpu(settings):
         settings = replace(settings, tensor_parallel_degree=1)
-    advance = _begin(settings) if _will_run_natively(settings) else None
+    prefaulted = _begin(settings) if _will_run_natively(settings) else None
     from .paged_batch import PagedRollingBatch
 
-    return PagedRollingBatch(settings, progress, advance)
+    return PagedRollingBatch(settings, progress, prefaulted)
 
 
 def _on_cpu(settings: EngineSettings) -> bool:
@@ -43,6 +43,6 @@ def _will_run_natively(settings: EngineSettings) -> bool:
     return _on_cpu(settings) and not lacking()
 
 
-def _begin(settings: EngineSettings) -> Advance | None:
+def _begin(settings: EngineSettings) -> PrefaultedRegions | None:
     begin_building()
     return begin_prefault(Path(settings.model_path), settings.quantize, cpu_cache_bytes(settings), available_bytes())

@@ -28,7 +28,7 @@ from ..devices.tensor_parallel import degree_of
 from ..devices.transfers import indices
 from ..drafting.speculation_setup import open_speculation
 from ..interface import Progress, RollingBatch, error_event
-from ..native.advance import Advance
+from ..native.prefault import PrefaultedRegions
 from ..opening.open_model import open_model
 from ..parallel.ranks import open_shared
 from ..sampling.choosing import Chosen
@@ -44,15 +44,17 @@ _COMPILE_WAIT_S: Final = 0.02
 
 
 class PagedRollingBatch(RollingBatch):
-    """Combines scheduler, model runner and sampler; `open_model` describes `advance`."""
+    """Combines scheduler, model runner and sampler; `open_model` describes `prefaulted`."""
 
-    def __init__(self, settings: EngineSettings, progress: Progress, advance: Advance | None = None) -> None:
+    def __init__(
+        self, settings: EngineSettings, progress: Progress, prefaulted: PrefaultedRegions | None = None
+    ) -> None:
         if settings.tensor_parallel_degree != 1:
             progress("importing transformers", 0, 0)
             settings = msgspec.structs.replace(settings, tensor_parallel_degree=degree_of(settings))
         beside = draft_size(settings)
         if settings.tensor_parallel_degree == 1:
-            opened = open_model(settings, progress, advance, beside)
+            opened = open_model(settings, progress, prefaulted, beside)
         else:
             opened = open_shared(settings, progress, beside)
         self.runner: ModelRunner = opened.runner

@@ -16,7 +16,7 @@ from torch import Tensor
 
 Quantize = Literal["int8", "int4"]
 
-GROUP: Final = 64  # numbers along the input that share a scale; kGroup of quantized.h
+GROUP: Final = 64  # numbers along the input that share a scale; kGroup of integer_linear.h
 _MOST: Final = 15  # greatest code of 4 bits
 # Factors for the scale that covers all numbers, to see whether clipping some of them makes the error less.
 _CUTS: Final = (1.0, 0.92, 0.84)

@@ -11,12 +11,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple
 
-SOURCES: Final = Path(__file__).parent
-_FLAGS: Final = ("-std=c++17", "-O3", "-fPIC", "-pthread", "-w")
+#: The folder of the kernels' sources, where those that come with the package lie, too.
+SOURCES: Final = Path(__file__).parent / "kernels"
+_FLAGS: Final = ("-std=c++17", "-O3", "-fPIC", "-pthread")
 _TIMEOUT_S: Final = 300
 _AVX2: Final = frozenset({"avx2", "fma", "f16c"})
 _AVX512: Final = _AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
@@ -91,8 +93,11 @@ def is_current(path: Path, processor: Processor) -> bool:
     return path.exists() and fingerprint(processor).encode() in path.read_bytes()
 
 
-def compile_kernels(processor: Processor, path: Path) -> None:
+def compile_kernels(processor: Processor, path: Path, further_flags: Sequence[str] = ()) -> None:
     """Build the library at `path` atomically, even when several processes do so at once.
+
+    Args:
+        further_flags: of the compiler, after those of all builds.
 
     Raises:
         CompilationError: there is no compiler, it failed, or there is no place for the kernels.
@@ -100,7 +105,7 @@ def compile_kernels(processor: Processor, path: Path) -> None:
     command = compiler()
     if command is None:
         raise CompilationError("there is no C++ compiler (c++, g++ or clang++)")
-    flags = (*_flags(processor), f'-DDJL_FINGERPRINT="{fingerprint(processor)}"')
+    flags = (*_flags(processor), f'-DDJL_FINGERPRINT="{fingerprint(processor)}"', *further_flags)
 
     def run(*arguments: str | Path) -> None:
         try:

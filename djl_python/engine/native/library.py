@@ -20,6 +20,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
+from .abi.places import differences
 from .compiling import (
     PROCESSORS,
     SOURCES,
@@ -171,6 +172,15 @@ def _place(home: Path | None) -> Path:
 
 
 def _declared(loaded: ctypes.CDLL) -> ctypes.CDLL:
+    """The kernels, with the types of their functions.
+
+    Raises:
+        UnavailableError: Python describes their structures otherwise.
+    """
+    if different := differences(loaded):
+        raise UnavailableError(
+            f"the kernels were built from other sources than native/abi describes: {', '.join(different[:5])} differ"
+        )
     loaded.djl_vectors.restype = ctypes.c_char_p
     loaded.djl_pool.restype = ctypes.c_void_p
     loaded.djl_pool.argtypes = [ctypes.c_int, ctypes.c_int]

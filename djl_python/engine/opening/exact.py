@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..attention.lookup import set_attention
 from ..checkpoints.loading import LoadedModel
-from ..native.mapped import let_go
+from ..native.file_mapping import release_pages
 from ..reading.watching.copies import OwnNumbers, copy_model, passed_through
 from ..reading.watching.run import layer_list
 from .trial import Trial
@@ -27,7 +27,7 @@ class ExactModel:
         self._left_out = [] if layers is None else layer_list(loaded.model)[layers:]
         self._model = copy_model(loaded.model, OwnNumbers(trial.rows), self._left_out).model
         set_attention(self._model, "eager")
-        let_go(loaded.model.parameters())
+        release_pages(loaded.model.parameters())
 
     @torch.inference_mode()
     def logits(self, disturbance: float = 0.0) -> Tensor:

@@ -14,14 +14,14 @@ from ...core.errors import ModelLoadError
 from ..batch.scheduler import MAX_DRAFT_ROWS
 from ..batch.state_slots import StateSlots
 from ..checkpoints.loading import rounding
-from ..native.advance import Advance
+from ..native.abi.enums import KEYS_PER_GROUP
+from ..native.file_mapping import trim_allocator
 from ..native.library import UnavailableError, library
-from ..native.mapped import trim
-from ..native.pool import FORMATS
-from ..native.program.chooser import NativeChooser
-from ..native.program.places import KEYS_PER_GROUP
+from ..native.prefault import PrefaultedRegions
 from ..native.program.program import Program
 from ..native.program.runner import NativeModelRunner
+from ..native.program.sampling import NativeChooser
+from ..native.thread_pool import FORMATS
 from ..reading.inference.decoder import read_recipe
 from ..reading.recipe.decoder import Recipe
 from ..reading.recipe.primitives import NotUnderstoodError
@@ -43,10 +43,10 @@ class NativeProgram:
     """The fused operations of the CPU kernels.
 
     Attributes:
-        advance: memory that is being taken for it.
+        prefaulted: memory that is being taken for it.
     """
 
-    advance: Advance | None
+    prefaulted: PrefaultedRegions | None
 
     def open(self, request: OpeningRequest) -> OpenedModel | Refusal:
         found = self._open(request)
@@ -56,12 +56,12 @@ class NativeProgram:
 
     def _open(self, request: OpeningRequest) -> OpenedModel | Refusal:
         with ExitStack() as undo:
-            if self.advance is not None:
-                self.advance.stop()
-                undo.callback(self.advance.give_back)
+            if self.prefaulted is not None:
+                self.prefaulted.stop()
+                undo.callback(self.prefaulted.give_back)
             request.page_attention_(undo)  # which is read by what it is called with
             try:
-                program, recipe, size, states = _open_program(request, self.advance)
+                program, recipe, size, states = _open_program(request, self.prefaulted)
             except (UnavailableError, NotUnderstoodError) as reason:
                 return _refusal(reason)
             undo.callback(program.close)
@@ -85,7 +85,7 @@ def _opened(
     for parameter in loaded.model.parameters():
         parameter.data = torch.empty(0, dtype=parameter.dtype)
     torch.set_num_threads(1)
-    trim()
+    trim_allocator()
     chooser = NativeChooser(program.pool, program.maxima_of)
 
     def close() -> None:
@@ -124,7 +124,7 @@ def _refusal(reason: UnavailableError | NotUnderstoodError) -> Refusal:
 
 
 def _open_program(
-    request: OpeningRequest, advance: Advance | None
+    request: OpeningRequest, prefaulted: PrefaultedRegions | None
 ) -> tuple[Program, Recipe, CacheSize, StateSlots | None]:
     """The program, its recipe, its cache's size, and the slots of its recurrent states if it has any.
 
@@ -153,7 +153,7 @@ def _open_program(
             states=0 if states is None else states.count,
             max_tokens=settings.max_batch_size + max(settings.max_prefill_tokens, LONGEST, MAX_DRAFT_ROWS),
             threads=torch.get_num_threads(),
-            advance=advance,
+            prefaulted=prefaulted,
         )
     except OSError as exc:
         if exc.errno != errno.ENOMEM:

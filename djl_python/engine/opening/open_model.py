@@ -20,7 +20,7 @@ from ..checkpoints.expert_stacks import modules_with_stacks, unpack_experts_
 from ..checkpoints.loading import LoadedModel, load_model, products_rounding
 from ..checkpoints.rope import freeze_rope_
 from ..interface import Progress
-from ..native.advance import Advance
+from ..native.prefault import PrefaultedRegions
 from ..settings import BuiltInSettings as EngineSettings
 from ..trial_text import sent_text
 from .cached_on_torch import CachedOnTorch
@@ -36,12 +36,12 @@ log = logging.getLogger(__name__)
 
 
 def open_model(
-    settings: EngineSettings, progress: Progress, advance: Advance | None = None, beside: Beside = NOTHING
+    settings: EngineSettings, progress: Progress, prefaulted: PrefaultedRegions | None = None, beside: Beside = NOTHING
 ) -> OpenedModel:
     """Load the model, decide how to run it, and make its cache.
 
     Args:
-        advance: memory that is being taken for a native program.
+        prefaulted: memory that is being taken for a native program.
 
     Raises:
         ModelLoadError: the checkpoint or a setting does not fit.
@@ -58,7 +58,7 @@ def open_model(
     trial = Trial.of(ids, loaded.vocabulary)
     request = OpeningRequest(settings, loaded, length, _reference(settings, loaded, trial), beside)
     refusals: list[Refusal] = []
-    for candidate, asked in _candidates(request, advance):
+    for candidate, asked in _candidates(request, prefaulted):
         found = candidate.open(asked)
         if isinstance(found, OpenedModel):
             return _told(found, refusals)
@@ -67,10 +67,12 @@ def open_model(
     raise ModelLoadError(f"{request.name}: nothing here can run it")
 
 
-def _candidates(request: OpeningRequest, advance: Advance | None) -> Iterator[tuple[Candidate, OpeningRequest]]:
+def _candidates(
+    request: OpeningRequest, prefaulted: PrefaultedRegions | None
+) -> Iterator[tuple[Candidate, OpeningRequest]]:
     """What may run the model, best first, with what each is given."""
     if request.settings.kernels != "torch":
-        yield NativeProgram(advance), request
+        yield NativeProgram(prefaulted), request
     # Now the model is changed for good: torch is not given back what rounding took.
     request, prepared = prepare_for_torch(request)
     yield PagedOnTorch(prepared), request

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from ..checkpoints.call_errors import CALL_ERRORS
-from ..native.mapped import in_passing
+from ..native.file_mapping import releasing_after_use
 from ..torch_backend.model_runner import probe
 from ..torch_backend.paging import TRIAL_BLOCK, Paging
 from .cache_size import size_cache
@@ -44,7 +44,7 @@ class PagedOnTorch:
         """The model's layers with attention and with states."""
         loaded = request.loaded
         try:
-            with in_passing(loaded.model):
+            with releasing_after_use(loaded.model):
                 layers, recurrent = probe(loaded.model, loaded.device, request.length)
         except CALL_ERRORS as error:
             return Refusal(f"{type(error).__name__}: {error}")

@@ -22,7 +22,7 @@ from ..checkpoints.call_errors import CALL_ERRORS
 from ..checkpoints.loading import LoadedModel
 from ..checkpoints.quantization import Quantize
 from ..devices.free_memory import available_bytes
-from ..native.mapped import in_passing
+from ..native.file_mapping import releasing_after_use
 from ..torch_backend.model_runner import ModelRunner
 from .exact import ExactModel
 from .trial import Trial, distance, read_in_pieces
@@ -153,7 +153,7 @@ def _exact_logits(loaded: LoadedModel, trial: Trial) -> Tensor | None:
 @torch.inference_mode()
 def _logits(loaded: LoadedModel, trial: Trial) -> Tensor:
     """fp32 logits (tokens, vocabulary) of the text."""
-    with in_passing(loaded.model):
+    with releasing_after_use(loaded.model):
         output = loaded.model(input_ids=torch.tensor([trial.ids], device=loaded.device), use_cache=False)
     logits: Tensor = output.logits[0].float()
     return logits

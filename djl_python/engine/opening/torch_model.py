@@ -18,13 +18,13 @@ from ..checkpoints.expert_stacks import unpack_experts_
 from ..checkpoints.loading import LoadedModel, products_rounding, rounding
 from ..checkpoints.quantization import Quantize
 from ..checkpoints.rope import freeze_rope_
+from ..native.file_mapping import trim_allocator
 from ..native.library import UnavailableError
-from ..native.mapped import trim
 from ..native.modules.cache import NativeCache
 from ..native.modules.linears import NativeLinears
 from ..native.modules.stand_ins import StandIns
-from ..native.pool import FORMATS
-from ..native.program.chooser import NativeChooser
+from ..native.program.sampling import NativeChooser
+from ..native.thread_pool import FORMATS
 from ..settings import BuiltInSettings as EngineSettings
 from ..torch_backend.attention import PagedCache
 from ..torch_backend.linears import matrices, on_torch, replace_linears_, unrounded
@@ -66,7 +66,7 @@ class TorchModel:
         linears = self.linears
         if linears is None:
             return replace(opened, info=info)
-        trim()
+        trim_allocator()
         chooser = NativeChooser(linears.pool)
 
         def close() -> None:

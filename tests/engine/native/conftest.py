@@ -44,6 +44,6 @@ def _kernels(request: pytest.FixtureRequest) -> Iterator[None]:
         patch.setattr(finding, "processors_here", lambda: here)
         found = kernels_or_skip(find_library)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("djl_python.engine.native.pool.library", lambda: found)
+        patch.setattr("djl_python.engine.native.thread_pool.library", lambda: found)
         register()
         yield

@@ -274,7 +274,7 @@ def test_without_kernels_the_model_runs_on_torch_and_native_alone_is_refused(
     def missing() -> None:
         raise UnavailableError("there is no C++ compiler")
 
-    monkeypatch.setattr("djl_python.engine.native.pool.library", missing)
+    monkeypatch.setattr("djl_python.engine.native.thread_pool.library", missing)
     path = build_checkpoint(tmp_path, "llama")
     with caplog.at_level("INFO"):
         batch = open_batch(path)

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from djl_python.engine.native.pool import ACTIVATIONS
 from djl_python.engine.reading.recipe.decoder import (
     Branch,
     ExpertGroups,
@@ -28,7 +27,7 @@ from djl_python.engine.reading.recipe.mixers import (
     SelectiveStateSpace,
     StateSpace,
 )
-from djl_python.engine.reading.recipe.primitives import Linear, Norm, Rotary, Stacked
+from djl_python.engine.reading.recipe.primitives import ACTIVATIONS, Linear, Norm, Rotary, Stacked
 
 #: (what is changed, the changed part)
 Changes = Iterator[tuple[str, Any]]

@@ -16,7 +16,7 @@ from djl_python.core.errors import ModelLoadError
 from djl_python.core.types import SamplingParams
 from djl_python.engine.batch.chunk import Chunk
 from djl_python.engine.checkpoints.quantization import quantized
-from djl_python.engine.native import pool
+from djl_python.engine.native import thread_pool
 from djl_python.engine.native.library import UnavailableError, library
 from djl_python.engine.native.program.runner import NativeModelRunner
 from djl_python.engine.opening import native_program
@@ -193,7 +193,7 @@ def test_where_there_are_no_kernels_nothing_is_refused(
         raise UnavailableError("there is no C++ compiler")
 
     monkeypatch.setattr(native_program, "library", missing)
-    monkeypatch.setattr(pool, "library", missing)
+    monkeypatch.setattr(thread_pool, "library", missing)
     monkeypatch.setattr(native_program, "read_recipe", refuse)
     with caplog.at_level("INFO"):
         info = open_batch(build_checkpoint(tmp_path, "llama")).info

@@ -1,4 +1,4 @@
-"""Draws with Gumbel noise, as noise.h and choose.h make them, in other words."""
+"""Draws with Gumbel noise, as gumbel.h and sample.h make them, in other words."""
 
 from __future__ import annotations
 

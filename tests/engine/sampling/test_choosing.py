@@ -11,8 +11,8 @@ from torch import Tensor
 
 from djl_python.core.types import SamplingParams
 from djl_python.engine.batch.sequence import NO_TOKEN, Sequence
-from djl_python.engine.native.pool import Pool
-from djl_python.engine.native.program.chooser import NativeChooser
+from djl_python.engine.native.program.sampling import NativeChooser
+from djl_python.engine.native.thread_pool import ThreadPool
 from djl_python.engine.sampling.choosing import Asked, Chooser, Chosen
 from djl_python.engine.sampling.penalties import Occurrences
 from djl_python.engine.sampling.sampling_plan import Plan
@@ -261,7 +261,9 @@ def test_scores_that_are_no_numbers_name_no_token(chooser: Chooser) -> None:
 
 @pytest.mark.parametrize("params", NOISY, ids=str)
 @pytest.mark.parametrize("known", [False, True])
-def test_one_score_that_is_no_number_is_not_chosen(native_pool: Pool, params: dict[str, Any], known: bool) -> None:
+def test_one_score_that_is_no_number_is_not_chosen(
+    native_pool: ThreadPool, params: dict[str, Any], known: bool
+) -> None:
     """Nor is it waited for where it hides the greatest: what is compared with it is neither greater nor less."""
     logits = torch.randn(64, 2048, generator=torch.Generator().manual_seed(8)) * 2
     logits[:, 640:704] += 10

@@ -14,7 +14,7 @@ from djl_python.core.types import FinishReason, SamplingParams, TokenEvent
 from djl_python.engine.batch.pacing import MIN_TOKENS, PrefillPacer
 from djl_python.engine.builtin.paged_batch import PagedRollingBatch
 from djl_python.engine.native.library import library
-from djl_python.engine.native.program import lay_out_pick
+from djl_python.engine.native.program.builders import rescoring
 from djl_python.engine.native.program.runner import NativeModelRunner
 from djl_python.engine.sampling.choosing import Chosen
 from tests.checkpoints import HYBRID, VOCABULARY, build_checkpoint, representative_first
@@ -27,7 +27,7 @@ NEW_TOKENS = 12
 @pytest.fixture(autouse=True)
 def _small_heads(monkeypatch: pytest.MonkeyPatch) -> None:
     kernels_or_skip(library)
-    monkeypatch.setattr(lay_out_pick, "_LEAST_WEIGHTS", 0)  # of heads: the tests' are small
+    monkeypatch.setattr(rescoring, "_LEAST_WEIGHTS", 0)  # of heads: the tests' are small
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from djl_python.engine.attention.parameters import AttentionParams, LayerShape
 from djl_python.engine.batch.chunk import Chunk
 from djl_python.engine.batch.sequence import Sequence
 from djl_python.engine.native.modules.cache import NativeCache
-from djl_python.engine.native.pool import Pool
+from djl_python.engine.native.thread_pool import ThreadPool
 from djl_python.engine.torch_backend.attention import PagedCache
 from djl_python.engine.torch_backend.torch_cache import TorchCache
 from tests.kernels import kernels_or_skip
@@ -28,13 +28,13 @@ Make = Callable[[list[LayerShape]], PagedCache]
 @pytest.fixture(params=["torch", "native"])
 def make(request: pytest.FixtureRequest) -> Iterator[Make]:
     made: list[PagedCache] = []
-    pools: list[Pool] = []
+    pools: list[ThreadPool] = []
 
     def torch_cache(layers: list[LayerShape]) -> PagedCache:
         return TorchCache(layers, BLOCKS, SIZE, torch.float32, torch.device("cpu"))
 
     def native_cache(layers: list[LayerShape]) -> PagedCache:
-        pools.append(kernels_or_skip(lambda: Pool(2)))
+        pools.append(kernels_or_skip(lambda: ThreadPool(2)))
         assert NativeCache.fits(layers, SIZE, torch.float32)
         return NativeCache(layers, BLOCKS, SIZE, torch.float32, pools[-1])
 
@@ -43,7 +43,7 @@ def make(request: pytest.FixtureRequest) -> Iterator[Make]:
         return made[-1]
 
     yield keep
-    opened: tuple[PagedCache | Pool, ...] = (*made, *pools)
+    opened: tuple[PagedCache | ThreadPool, ...] = (*made, *pools)
     for each in opened:
         each.close()
 

@@ -18,39 +18,45 @@ from torch import Tensor
 
 from ...attention.parameters import AttentionParams, LayerShape
 from ...batch.chunk import Chunk
-from ..advance import cache_ahead
+from ..abi.decoder import AttentionOp, ClearValuesOp, RopeKvCacheOp
+from ..abi.enums import KEYS_PER_GROUP
+from ..abi.operations import OperationArray
+from ..abi.step_inputs import StepInputs
+from ..kv_layout import head_rows, heads_fit
 from ..memory import PrefaultedMemory
-from ..pool import FORMATS, Op, Pool, Step
-from ..program.operations_attention import attend, clear_values, heads
-from ..program.places import KEYS_PER_GROUP, Places, head_rows, heads_fit, places_of, slots_of, span_of, tile_of
+from ..prefault import cache_prefault_bytes
+from ..program.step_arrays import AttentionArrays, attention_arrays, cache_slots, tile_size, token_range
+from ..thread_pool import FORMATS, ThreadPool
 
 
 @dataclass
 class NativePlan:
-    """A `StepPlan`; `step` points to the arrays of `places`."""
+    """A `StepPlan`; `step` points to `arrays`."""
 
     order: list[Chunk]
     positions: Tensor
-    places: Places
-    step: Step
+    arrays: AttentionArrays
+    step: StepInputs
 
 
 class NativeCache:
     """A `PagedCache` for layers that `fits` accepts."""
 
-    def __init__(self, layers: list[LayerShape], blocks: int, block_size: int, dtype: torch.dtype, pool: Pool) -> None:
+    def __init__(
+        self, layers: list[LayerShape], blocks: int, block_size: int, dtype: torch.dtype, pool: ThreadPool
+    ) -> None:
         self.block_size = block_size
         self._layers = layers
         self._dtype = dtype
         self._pool = pool
-        self._tile = tile_of(max(each.heads // each.kv_heads for each in layers))
+        self._tile = tile_size(max(each.heads // each.kv_heads for each in layers))
         bytes_each = [each.block_bytes(block_size, dtype) for each in layers]
         self._block_bytes = sum(bytes_each)
         size = blocks * self._block_bytes
-        self._memory = PrefaultedMemory(size, cache_ahead(size))
+        self._memory = PrefaultedMemory(size, cache_prefault_bytes(size))
         self._begins = [sum(bytes_each[:layer]) for layer in range(len(layers))]
         self._rows = torch.empty(0)
-        self._operations: dict[Any, Any] = {}
+        self._operations: dict[Any, tuple[OperationArray, Tensor | None]] = {}
 
     @staticmethod
     def fits(layers: list[LayerShape], block_size: int, dtype: torch.dtype) -> bool:
@@ -63,14 +69,14 @@ class NativeCache:
 
     @contextmanager
     def step(self, chunks: list[Chunk]) -> Iterator[NativePlan]:
-        spans = [span_of(chunk) for chunk in chunks]
-        places = places_of(spans, self.block_size, self._tile)
-        slots = np.array([slot for span in spans for slot in slots_of(span, self.block_size)], np.int64)
-        step = places.step(self.block_size, self._block_bytes)
+        spans = [token_range(chunk) for chunk in chunks]
+        arrays = attention_arrays(spans, self.block_size, self._tile)
+        slots = np.array([slot for span in spans for slot in cache_slots(span, self.block_size)], np.int64)
+        step = arrays.step_inputs(self.block_size, self._block_bytes)
         step.slots = slots.ctypes.data
         self._memory.used_to((int(slots.max()) // self.block_size + 1) * self._block_bytes)
         try:
-            yield NativePlan(chunks, torch.from_numpy(places.positions), places, step)
+            yield NativePlan(chunks, torch.from_numpy(arrays.positions), arrays, step)
         finally:
             self._memory.rest()
 
@@ -88,24 +94,25 @@ class NativeCache:
             rows[:, end - width : end] = each
         made = torch.empty(1, tokens, shape.heads, shape.value_dim, dtype=self._dtype)
         operations = self._of(layer, how)
-        for operation in operations:
-            operation.in_ = rows.data_ptr()
-        operations[-1].out = made.data_ptr()
-        self._pool.run(operations, len(operations), plan.step, bf16=self._dtype == torch.bfloat16)
+        attention = operations.view(2, AttentionOp)
+        operations.view(1, RopeKvCacheOp).in_ = attention.in_ = rows.data_ptr()
+        attention.out = made.data_ptr()
+        self._pool.run(operations, plan.step, bf16=self._dtype == torch.bfloat16)
         return made.to(query.dtype)
 
     def close(self) -> None:
         self._memory.close()
 
-    def _of(self, layer: int, how: AttentionParams) -> Any:
+    def _of(self, layer: int, how: AttentionParams) -> OperationArray:
         """A layer's operations, made once: `how` is the same in every step."""
         name = layer, how.scaling, how.window, how.softcap, how.sinks is not None
         if name not in self._operations:
             rows = head_rows(self._layers[layer], self._memory.bytes.data_ptr() + self._begins[layer])
             sinks = None if how.sinks is None else how.sinks.float().contiguous()
-            attention = attend(
+            attention = AttentionOp(
                 rows=rows, scale=how.scaling, softcap=how.softcap, window=how.window,
                 sinks=None if sinks is None else sinks.data_ptr(),
             )  # fmt: skip
-            self._operations[name] = (Op * 3)(clear_values(), heads(rows=rows), attention), sinks
+            operations = OperationArray([ClearValuesOp(), RopeKvCacheOp(rows=rows), attention])
+            self._operations[name] = operations, sinks
         return self._operations[name][0]

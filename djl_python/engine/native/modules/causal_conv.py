@@ -9,13 +9,16 @@ import torch
 from torch import Tensor
 
 from ...reading.recipe.limits import MAX_TAPS
-from ..pool import FORMATS, Op, Pool, Step
-from ..program import operations_states
+from ..abi.enums import Activation
+from ..abi.operations import OperationArray
+from ..abi.recurrent import CausalConvOp
+from ..abi.step_inputs import StepInputs
+from ..thread_pool import FORMATS, ThreadPool
 
-_ACTIVATIONS: Final = {None: None, "silu": "silu", "swish": "silu"}
+_ACTIVATIONS: Final = {None: Activation.NONE, "silu": Activation.SILU, "swish": Activation.SILU}
 
 
-def native(own: Callable[..., Any], pool: Pool) -> Callable[..., Any]:
+def native(own: Callable[..., Any], pool: ThreadPool) -> Callable[..., Any]:
     """`causal_conv1d_fn` on the kernels, for prefill: (sequences, channels, tokens); `own` for unsupported inputs."""
 
     def convolve(
@@ -31,7 +34,7 @@ def native(own: Callable[..., Any], pool: Pool) -> Callable[..., Any]:
     return convolve
 
 
-def native_update(own: Callable[..., Any], pool: Pool) -> Callable[..., Any]:
+def native_update(own: Callable[..., Any], pool: ThreadPool) -> Callable[..., Any]:
     """`causal_conv1d_update` on the kernels: one more token, (sequences, channels, 1); updates the state in place."""
 
     def convolve(
@@ -79,7 +82,7 @@ def _fits(hidden: Tensor, weight: Tensor, bias: Tensor | None, activation: Any) 
 
 
 def _run(
-    pool: Pool,
+    pool: ThreadPool,
     given: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -93,10 +96,10 @@ def _run(
     sequences, channels, tokens = shape
     made = torch.empty(sequences, tokens, channels, dtype=weight.dtype)
     weight = weight.contiguous()
-    operation = operations_states.convolve(
+    operation = CausalConvOp(
         n=channels, tokens=tokens, taps=weight.shape[1], weight=weight.data_ptr(),
-        channel_bias=None if bias is None else bias.data_ptr(), activation=_ACTIVATIONS[activation],
+        bias=None if bias is None else bias.data_ptr(), activation=_ACTIVATIONS[activation],
         in_=given.data_ptr(), by_token=by_token, out=made.data_ptr(), states=states,
     )  # fmt: skip
-    pool.run((Op * 1)(operation), 1, Step(wanted=sequences), bf16=weight.dtype == torch.bfloat16)
+    pool.run(OperationArray([operation]), StepInputs(wanted=sequences), bf16=weight.dtype == torch.bfloat16)
     return made.transpose(1, 2)

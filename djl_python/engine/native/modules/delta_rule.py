@@ -14,12 +14,14 @@ from torch import Tensor
 
 from ...reading.recipe.limits import LANES, MAX_KEY_DIM
 from ...reading.recipe.mixers import DELTA_RULE_EPS
-from ..pool import FORMATS, Op, Pool, Step
-from ..program.operations_states import delta
-from ..program.places import Spans, even_spans
+from ..abi.operations import OperationArray
+from ..abi.recurrent import DeltaRuleOp
+from ..abi.step_inputs import StepInputs
+from ..program.step_arrays import StateArrays, even_state_arrays
+from ..thread_pool import FORMATS, ThreadPool
 
 
-def native(own: Callable[..., Any], pool: Pool) -> Callable[..., Any]:
+def native(own: Callable[..., Any], pool: ThreadPool) -> Callable[..., Any]:
     """The function on native kernels; calls `own` for inputs that they don't support."""
 
     def rule(
@@ -44,7 +46,7 @@ def native(own: Callable[..., Any], pool: Pool) -> Callable[..., Any]:
             state = value.new_empty(len(key), value.shape[2], key.shape[3], value.shape[3], dtype=torch.float32)
         elif not output_final_state:  # otherwise the caller's state is updated in place
             state = state.clone()
-        spans = even_spans(*key.shape[:2], initial_state is None)
+        spans = even_state_arrays(*key.shape[:2], initial_state is None)
         made = _run(pool, query, key, value, g, beta, state, use_qk_l2norm_in_kernel, spans)
         return made, state if output_final_state else None
 
@@ -73,7 +75,7 @@ def tried(rule: Callable[..., Any]) -> list[Tensor]:
 
 
 def _run(
-    pool: Pool,
+    pool: ThreadPool,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -81,7 +83,7 @@ def _run(
     beta: Tensor,
     state: Tensor,
     unit: bool,
-    spans: Spans,
+    spans: StateArrays,
 ) -> Tensor:
     """Run the rule: (sequences, tokens, value heads, value size), as `value` is; updates `state` in place."""
     query, key, value = (each.contiguous() for each in (query, key, value))
@@ -89,15 +91,15 @@ def _run(
     made = torch.empty_like(value)
     sequences, tokens, heads, size = value.shape
     key_heads, dim = key.shape[2:]
-    operation = delta(
+    operation = DeltaRuleOp(
         heads=heads, key_heads=key_heads, dim=dim, value_dim=size, in_=query.data_ptr(), keys=key.data_ptr(),
         stride=key_heads * dim, values=value.data_ptr(), value_stride=heads * size, g=g.data_ptr(),
         beta=beta.data_ptr(), rate_stride=heads, scale=dim**-0.5, unit=unit, eps=DELTA_RULE_EPS, out=made.data_ptr(),
         states=state.data_ptr(),
     )  # fmt: skip
-    step = Step(tokens=sequences * tokens)
+    step = StepInputs(tokens=sequences * tokens)
     spans.tell(step, state[0].nbytes)
-    pool.run((Op * 1)(operation), 1, step, bf16=value.dtype == torch.bfloat16)
+    pool.run(OperationArray([operation]), step, bf16=value.dtype == torch.bfloat16)
     return made
 
 

@@ -13,11 +13,15 @@ from torch.utils._pytree import tree_map
 from ...checkpoints.quantization import Quantize
 from ...checkpoints.weights import tensors_of
 from ...reading.recipe.primitives import Linear, NotUnderstoodError
-from ..mapped import let_go
+from ..abi.decoder import LinearOp, QuantizeOp
+from ..abi.operations import OperationArray
+from ..abi.parts import Epilogue
+from ..abi.step_inputs import StepInputs
+from ..abi.structures import Operation
+from ..file_mapping import release_pages
 from ..memory import Arena
-from ..pool import Op, Pool, Step
-from ..program.operations import UNCHANGED, Into, linear, quantize
-from ..program.packing import Packed, Packer
+from ..packing import Packed, Packer
+from ..thread_pool import ThreadPool
 
 
 class NativeLinears:
@@ -31,7 +35,7 @@ class NativeLinears:
     """
 
     def __init__(self, dtype: torch.dtype, threads: int) -> None:
-        self.pool = Pool(threads, often=True)
+        self.pool = ThreadPool(threads, often=True)
         self.dtype = dtype
         self._packer = Packer(dtype, self.pool, Arena())
 
@@ -43,7 +47,7 @@ class NativeLinears:
             packed = self._packer.pack([linear], quantize)
         except NotUnderstoodError:  # an odd width
             return None
-        let_go(tensors_of(linear.weight))
+        release_pages(tensors_of(linear.weight))
         return NativeLinear(packed, self.pool, self.dtype)
 
     def close(self) -> None:
@@ -54,32 +58,32 @@ class NativeLinears:
 class NativeLinear(nn.Module):
     """x @ weight.T + bias. Ignores changes of a module's dtype or device: those of packed weights are fixed."""
 
-    def __init__(self, packed: Packed, pool: Pool, dtype: torch.dtype) -> None:
+    def __init__(self, packed: Packed, pool: ThreadPool, dtype: torch.dtype) -> None:
         super().__init__()
         self.out_features, self.in_features = packed.n, packed.k
         self.packed = packed
         self.pool = pool
         self.dtype = dtype
-        parts = (packed.weight, packed.weight2, packed.weight3)
-        for name, part in zip(("panels", "panels2", "panels3"), parts, strict=True):
+        for name, part in packed.parts.items():
             self.register_buffer(name, part, persistent=False)  # counted among the weights that a step reads
         bias, order = (None if part is None else part.data_ptr() for part in (packed.bias, packed.order))
-        product = linear(n=packed.n, k=packed.k, weights=packed.addresses, bias=bias, into=Into(), activated=UNCHANGED)
+        product = LinearOp(n=packed.n, k=packed.k, weight=packed.addresses, bias=bias, epilogue=Epilogue())
         # If weights are codes, the input is quantized first.
-        operations = [quantize(k=packed.k, order=order), product] if packed.of_codes else [product]
-        self.operations = (Op * len(operations))(*operations)
+        operations: list[Operation] = [QuantizeOp(k=packed.k, order=order), product] if packed.of_codes else [product]
+        self.operations = OperationArray(operations)
+        self._product = self.operations.view(-1, LinearOp)
+        self._quantize = self.operations.view(0, QuantizeOp) if packed.of_codes else None
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) to (..., out) in the model's dtype."""
         rows = x.to(self.dtype).reshape(-1, self.in_features).contiguous()
         made = torch.empty(len(rows), self.out_features, dtype=self.dtype)
         given = rows
-        if len(self.operations) > 1:
+        if self._quantize is not None:
             given = torch.empty(len(rows), self.pool.codes_bytes(self.in_features), dtype=torch.int8)
-            self.operations[0].in_, self.operations[0].out = rows.data_ptr(), given.data_ptr()
-        self.operations[-1].in_, self.operations[-1].out = given.data_ptr(), made.data_ptr()
-        step = Step(tokens=len(rows))
-        self.pool.run(self.operations, len(self.operations), step, bf16=self.dtype == torch.bfloat16)
+            self._quantize.in_, self._quantize.out = rows.data_ptr(), given.data_ptr()
+        self._product.in_, self._product.output.out = given.data_ptr(), made.data_ptr()
+        self.pool.run(self.operations, StepInputs(tokens=len(rows)), bf16=self.dtype == torch.bfloat16)
         return made.view(*x.shape[:-1], self.out_features)
 
     @functools.cached_property

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from ...checkpoints.call_errors import CALL_ERRORS
 from ...reading.watching.functions import CONVOLUTION, DELTA_RULE, files_of
-from ..pool import Pool
+from ..thread_pool import ThreadPool
 from . import causal_conv, delta_rule
 
 Function = Callable[..., Any]
 
 #: By name: what makes the native function, which falls back to the given one; what calls either with test inputs.
-_KNOWN: Final[Mapping[str, tuple[Callable[[Function, Pool], Function], Callable[[Function], list[Tensor]]]]] = {
+_KNOWN: Final[Mapping[str, tuple[Callable[[Function, ThreadPool], Function], Callable[[Function], list[Tensor]]]]] = {
     DELTA_RULE: (delta_rule.native, delta_rule.tried),
     "torch_recurrent_gated_delta_rule": (delta_rule.native, delta_rule.tried),
     CONVOLUTION: (causal_conv.native, causal_conv.tried),
@@ -34,7 +34,7 @@ _TOLERANCE: Final = 1e-3
 class StandIns:
     """The functions in the files of a model's modules that kernels can replace."""
 
-    def __init__(self, model: Any, pool: Pool) -> None:
+    def __init__(self, model: Any, pool: ThreadPool) -> None:
         self.places = [
             (file, name, native)
             for file in files_of(model)

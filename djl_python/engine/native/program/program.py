@@ -1,18 +1,16 @@
 """Runs a recipe's operations. Runs in the engine process.
 
-The list is made once; a step only changes `Step` (the tokens, their cache slots, the wanted rows) and the address of
-the logits. Weights are packed into panels as the kernels read them; the model's own copies can be dropped after that.
+The list is made once; a step only changes `StepInputs` (the tokens, their cache slots, the wanted rows) and the address
+of the logits. Weights are packed into panels as the kernels read them; the model's own copies can be dropped after
+that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -20,34 +18,22 @@ from ...checkpoints.quantization import Quantize
 from ...reading.recipe.decoder import Recipe
 from ...reading.recipe.primitives import NotUnderstoodError
 from ...sampling.choosing import Chosen
-from ..advance import Advance, cache_ahead
+from ..abi.decoder import LinearOp
+from ..abi.enums import PANEL
+from ..abi.operations import OperationArray
+from ..abi.step_inputs import StepInputs
 from ..memory import Arena, PrefaultedMemory, as_tensor
-from ..pool import Op, Pool, Step
-from .choices import Choices
-from .lay_out import lay_out
-from .lay_out_attention import CachePlaces
-from .lay_out_states import StatePlaces
-from .layout import Layout
-from .packing import PANEL
-from .picker import Picker
-from .places import Places, Spans
+from ..prefault import PrefaultedRegions, cache_prefault_bytes
+from ..thread_pool import ThreadPool
+from .builders.attention import CacheLayout
+from .builders.builder import ProgramBuilder
+from .builders.decoder import build_decoder
+from .builders.states import StateLayout
+from .rescoring import Rescorer
+from .row_sampling import RowSamplings
+from .step_arrays import StepArrays
 
 _KEPT_ROWS: Final = 64  # rows of logits in a kept buffer; prompt logprobs need more, and get a new one
-
-
-@dataclass(frozen=True)
-class StepArrays:
-    """One step: its tokens, the cache slots of their keys and values, and the `rows` whose logits are wanted.
-
-    `wanted` are the places of these rows; `spans` are each sequence's tokens, for layers that keep states.
-    """
-
-    ids: npt.NDArray[np.int64]
-    slots: npt.NDArray[np.int64]
-    rows: npt.NDArray[np.int64]
-    tokens: Places
-    wanted: Places
-    spans: Spans | None = None
 
 
 class Program:
@@ -59,10 +45,10 @@ class Program:
         blocks, block_size: of the KV cache.
         states: number of slots, each for one sequence's states of all layers.
         max_tokens: maximum tokens of a step.
-        advance: prefaulted memory for weights and cache.
+        prefaulted: memory for weights and cache.
 
     Attributes:
-        picker: chooses tokens without all logits; None if that wouldn't be faster.
+        rescorer: samples tokens without all logits; None if that wouldn't be faster.
     """
 
     def __init__(
@@ -76,17 +62,17 @@ class Program:
         states: int = 0,
         max_tokens: int,
         threads: int,
-        advance: Advance | None = None,
+        prefaulted: PrefaultedRegions | None = None,
     ) -> None:
-        self.pool = Pool(threads)
+        self.pool = ThreadPool(threads)
         self._bf16 = dtype == torch.bfloat16
         self._block_size = block_size
         self._block_bytes = sum(attention.shape.block_bytes(block_size, dtype) for attention in recipe.caches)
         size = max(1, blocks * self._block_bytes)
         self._cache = PrefaultedMemory(
             size,
-            cache_ahead(size),
-            None if advance is None else (as_tensor(advance.cache), advance.cache_prefaulted),
+            cache_prefault_bytes(size),
+            None if prefaulted is None else (as_tensor(prefaulted.cache), prefaulted.cache_prefaulted),
         )
         self._max_tokens = max_tokens
         self.vocabulary = len(recipe.head.weight)
@@ -94,23 +80,26 @@ class Program:
         self.heads_per_kv_head = max((each.heads // each.kv_heads for each in recipe.attentions), default=1)
         self._state_bytes = recipe.state_bytes(dtype)
         size = max(1, states * self._state_bytes)
-        self._states = PrefaultedMemory(size, cache_ahead(size), name="state memory")
-        memory = Arena(None if advance is None else as_tensor(advance.weights))
-        self._layout = Layout(dtype, quantize, self.pool, memory, recipe.width, max_tokens)
+        self._states = PrefaultedMemory(size, cache_prefault_bytes(size), name="state memory")
+        memory = Arena(None if prefaulted is None else as_tensor(prefaulted.weights))
+        self._builder = ProgramBuilder(dtype, quantize, self.pool, memory, recipe.width, max_tokens)
         try:
-            picking = lay_out(
-                self._layout,
+            rescoring = build_decoder(
+                self._builder,
                 recipe,
-                CachePlaces(self._cache.bytes.data_ptr(), block_size),
-                StatePlaces(self._states.bytes.data_ptr()),
+                CacheLayout(self._cache.bytes.data_ptr(), block_size),
+                StateLayout(self._states.bytes.data_ptr()),
             )
         except NotUnderstoodError:
             self.close()
             raise
         memory.close()
-        self.weight_bytes = self._layout.weight_bytes
-        self._array = (Op * len(self._layout.ops))(*self._layout.ops)
-        self.picker = Picker([*self._layout.ops[:-1], *picking]) if picking else None
+        self.weight_bytes = self._builder.weight_bytes
+        operations = self._builder.operations
+        self._array = OperationArray(operations)
+        self._head = self._array.view(-1, LinearOp)
+        self._head_alone = OperationArray([self._head])
+        self.rescorer = Rescorer([*operations[:-1], *rescoring]) if rescoring else None
         # First-touch page faults cost more than the writes themselves, so the buffers are kept.
         self._logits = torch.empty(_KEPT_ROWS, self.vocabulary)
         self._kept_maxima = self._maxima = torch.empty(_KEPT_ROWS, -(-self.vocabulary // PANEL))
@@ -124,35 +113,39 @@ class Program:
         """
         wanted = len(step.rows)
         logits = self._make_room(wanted)
-        self._array[-1].out, self._array[-1].maxima = logits.data_ptr(), self._maxima.data_ptr()
-        operations = len(self._array) if wanted else self._layout.late_from
+        self._aim(self._head, logits)
+        count = None if wanted else self._builder.late_from
         with self._begun(step) as (given, late):
-            self.pool.run(self._array, operations, given, late=late, bf16=self._bf16)
+            self.pool.run(self._array, given, count=count, late=late, bf16=self._bf16)
         self._made = logits
         return logits
 
-    def pick(self, step: StepArrays, choices: Choices) -> Chosen | Tensor:
-        """Run a step of a program with a picker.
+    def pick(self, step: StepArrays, samplings: RowSamplings) -> Chosen | Tensor:
+        """Run a step of a program with a rescorer.
 
         Args:
-            choices: how each wanted row's token is chosen, none of them from changed scores.
+            samplings: how each wanted row's token is sampled, none of them from changed scores.
 
         Returns:
-            What is chosen for each wanted row; or, where not all could be told, the logits, as `run`.
+            What is sampled for each wanted row; or, where not all could be told, the logits, as `run`.
 
         Raises:
             ValueError: as `run`.
         """
-        assert self.picker is not None
+        assert self.rescorer is not None
         logits = self._make_room(len(step.rows))
         with self._begun(step) as (given, late):
-            chosen = self.picker.run(self.pool, given, late, choices, logits)
+            chosen = self.rescorer.run(self.pool, given, late, samplings, logits)
             if chosen is not None:
                 return chosen
-            self._array[-1].out, self._array[-1].maxima = logits.data_ptr(), self._maxima.data_ptr()
-            self.pool.run((Op * 1)(self._array[-1]), 1, given, late=late, bf16=self._bf16)
+            self._aim(self._head_alone.view(0, LinearOp), logits)
+            self.pool.run(self._head_alone, given, late=late, bf16=self._bf16)
         self._made = logits
         return logits
+
+    def _aim(self, head: LinearOp, logits: Tensor) -> None:
+        """Have the lm_head's product write to `logits`, and `_maxima`."""
+        head.output.out, head.statistics.maxima = logits.data_ptr(), self._maxima.data_ptr()
 
     def _make_room(self, rows: int) -> Tensor:
         """Memory for so many rows of logits, and `_maxima` for their panels."""
@@ -160,17 +153,17 @@ class Program:
         return self._logits[:rows] if rows <= _KEPT_ROWS else torch.empty(rows, self.vocabulary)
 
     @contextmanager
-    def _begun(self, step: StepArrays) -> Iterator[tuple[Step, Step]]:
+    def _begun(self, step: StepArrays) -> Iterator[tuple[StepInputs, StepInputs]]:
         """Context of a step: what the operations are given, and what those are given that work on the wanted rows."""
         if len(step.ids) > self._max_tokens:
             raise ValueError(f"a step of {len(step.ids)} tokens; the program was made for {self._max_tokens}")
-        given, late = (each.step(self._block_size, self._block_bytes) for each in (step.tokens, step.wanted))
+        given, late = (each.step_inputs(self._block_size, self._block_bytes) for each in (step.tokens, step.wanted))
         given.wanted = len(step.rows)
         for name in ("ids", "slots", "rows"):
             setattr(given, name, getattr(step, name).ctypes.data)
-        if step.spans is not None:
-            step.spans.tell(given, self._state_bytes)
-            self._states.used_to((step.spans.last_slot + 1) * self._state_bytes)
+        if step.states is not None:
+            step.states.tell(given, self._state_bytes)
+            self._states.used_to((step.states.last_slot + 1) * self._state_bytes)
         self._cache.used_to((int(step.slots.max()) // self._block_size + 1) * self._block_bytes)
         yield given, late
         self._cache.rest()

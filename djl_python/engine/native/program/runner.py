@@ -10,9 +10,17 @@ from ...batch.sequence import Sequence
 from ...batch.state_slots import StateSlots
 from ...sampling.choosing import Asked, Chosen
 from ...torch_backend.model_runner import rows_of
-from .choices import PlannedChoices
-from .places import Places, Span, Spans, places_of, slots_of, span_of, tile_of
-from .program import Program, StepArrays
+from .program import Program
+from .row_sampling import PlannedSamplings
+from .step_arrays import (
+    StateArrays,
+    StepArrays,
+    TokenRange,
+    attention_arrays,
+    cache_slots,
+    tile_size,
+    token_range,
+)
 
 
 class NativeModelRunner:
@@ -25,22 +33,22 @@ class NativeModelRunner:
     def __init__(self, program: Program, block_size: int, states: StateSlots | None = None) -> None:
         self._program = program
         self._block_size = block_size
-        self._tile = tile_of(program.heads_per_kv_head)
+        self._tile = tile_size(program.heads_per_kv_head)
         self._short_context = program.short_context
         self._states = states
-        self._choices: PlannedChoices | None = None
+        self._samplings: PlannedSamplings | None = None
 
     def run(self, chunks: list[Chunk]) -> Tensor:
         return self._program.run(self._arrays(chunks))
 
     def pick(self, chunks: list[Chunk], asked: Asked) -> Chosen | Tensor | None:
-        picker = self._program.picker
-        if picker is None or not picker.patience.tries():
+        rescorer = self._program.rescorer
+        if rescorer is None or not rescorer.patience.tries():
             return None
-        if self._choices is None or self._choices.plan is not asked.plan:
-            self._choices = PlannedChoices(asked.plan, self._program.vocabulary)
-        self._choices.tell(asked)
-        return self._program.pick(self._arrays(chunks), self._choices)
+        if self._samplings is None or self._samplings.plan is not asked.plan:
+            self._samplings = PlannedSamplings(asked.plan, self._program.vocabulary)
+        self._samplings.tell(asked)
+        return self._program.pick(self._arrays(chunks), self._samplings)
 
     def operator_seconds(self) -> dict[str, float]:
         return self._program.pool.seconds()
@@ -53,30 +61,29 @@ class NativeModelRunner:
         ids: list[int] = []
         slots: list[int] = []
         rows: list[int] = []
-        everything: list[Span] = []
-        wanted: list[Span] = []
+        everything: list[TokenRange] = []
+        wanted: list[TokenRange] = []
         for chunk in chunks:
-            span, last = span_of(chunk), rows_of(chunk)
+            span, last = token_range(chunk), rows_of(chunk)
             ids += chunk.tokens
-            slots += slots_of(span, self._block_size)
+            slots += cache_slots(span, self._block_size)
             rows += range(len(ids) - last, len(ids))
             everything.append(span)
             if last:
                 wanted.append((chunk.sequence, span[2] - last, span[2]))
-        tokens = self._places_of(everything)
+        tokens = attention_arrays(everything, self._block_size, self._tile, self._short_context)
         return StepArrays(
             ids=np.array(ids, np.int64),
             slots=np.array(slots, np.int64),
             rows=np.array(rows, np.int64),
             tokens=tokens,
-            wanted=tokens if len(rows) == len(ids) else self._places_of(wanted),
-            spans=self._spans(chunks),
+            wanted=tokens
+            if len(rows) == len(ids)
+            else attention_arrays(wanted, self._block_size, self._tile, self._short_context),
+            states=self._state_arrays(chunks),
         )
 
-    def _places_of(self, spans: list[Span]) -> Places:
-        return places_of(spans, self._block_size, self._tile, self._short_context)
-
-    def _spans(self, chunks: list[Chunk]) -> Spans | None:
+    def _state_arrays(self, chunks: list[Chunk]) -> StateArrays | None:
         if self._states is None:
             return None
-        return Spans.of([chunk.length for chunk in chunks], self._states.spans(chunks))
+        return StateArrays.of([chunk.length for chunk in chunks], self._states.spans(chunks))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -10,6 +11,11 @@ from torch import Tensor
 from ...checkpoints.dequantizing_linear import concat_rows
 from ...checkpoints.expert_stacks import ExpertStack
 from ...checkpoints.weights import Weight, dense
+
+#: Names of activations in recipes; None: there is none.
+ACTIVATIONS: Final = frozenset(
+    {"silu", "gelu_tanh", "gelu", "relu", "relu_squared", "clamped_swiglu", "quick_gelu", "xielu"}
+)
 
 
 class NotUnderstoodError(Exception):

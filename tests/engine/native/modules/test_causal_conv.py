@@ -10,12 +10,12 @@ from torch import Tensor
 from transformers.models.qwen3_5 import modeling_qwen3_5 as file
 
 from djl_python.engine.native.modules import causal_conv
-from djl_python.engine.native.pool import Pool
+from djl_python.engine.native.thread_pool import ThreadPool
 
 
 @pytest.fixture(scope="module", params=[1, 3])
-def pool(_kernels: None, request: pytest.FixtureRequest) -> Iterator[Pool]:
-    made = Pool(request.param)
+def pool(_kernels: None, request: pytest.FixtureRequest) -> Iterator[ThreadPool]:
+    made = ThreadPool(request.param)
     yield made
     made.close()
 
@@ -34,7 +34,7 @@ def near(found: Tensor, expected: Tensor) -> None:
 @pytest.mark.parametrize("activation", ["silu", None])
 @pytest.mark.parametrize(("rows", "channels", "tokens", "taps"), [(1, 200, 70, 4), (3, 16, 1, 2), (2, 7, 3, 8)])
 def test_pieces_of_prompts(
-    pool: Pool, rows: int, channels: int, tokens: int, taps: int, activation: str | None, dtype: torch.dtype
+    pool: ThreadPool, rows: int, channels: int, tokens: int, taps: int, activation: str | None, dtype: torch.dtype
 ) -> None:
     weight, bias = some(channels, taps, dtype=dtype), some(channels, dtype=dtype)
     hidden = some(rows, channels, tokens, dtype=dtype)
@@ -48,7 +48,7 @@ def test_pieces_of_prompts(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("rows", "channels", "taps"), [(1, 200, 4), (5, 16, 2), (2, 7, 8)])
-def test_one_token_more(pool: Pool, rows: int, channels: int, taps: int, dtype: torch.dtype) -> None:
+def test_one_token_more(pool: ThreadPool, rows: int, channels: int, taps: int, dtype: torch.dtype) -> None:
     weight, bias = some(channels, taps, dtype=dtype), some(channels, dtype=dtype)
     state = some(rows, channels, taps, dtype=dtype)
     ours = state.clone()
@@ -61,7 +61,7 @@ def test_one_token_more(pool: Pool, rows: int, channels: int, taps: int, dtype: 
         assert torch.equal(ours, state)
 
 
-def test_what_the_kernel_cannot_take_is_theirs(pool: Pool) -> None:
+def test_what_the_kernel_cannot_take_is_theirs(pool: ThreadPool) -> None:
     function = causal_conv.native_update(file.causal_conv1d_update, pool)
     weight, hidden = some(5, 4, dtype=torch.float32), some(2, 5, 1, dtype=torch.float32)
     for state, given, activation in (

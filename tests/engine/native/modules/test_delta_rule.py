@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers.models.qwen3_5 import modeling_qwen3_5 as file
 
 from djl_python.engine.native.modules.stand_ins import StandIns
-from djl_python.engine.native.pool import Pool
+from djl_python.engine.native.thread_pool import ThreadPool
 
 
 class Module(nn.Module):
@@ -23,7 +23,7 @@ Module.__module__ = file.__name__
 
 @pytest.fixture(scope="module", params=[1, 3])
 def rule(request: pytest.FixtureRequest) -> Iterator[StandIns]:
-    pool = Pool(request.param)
+    pool = ThreadPool(request.param)
     yield StandIns(nn.Sequential(Module()), pool)
     pool.close()
 

@@ -13,8 +13,9 @@ from torch import nn
 from djl_python.engine.checkpoints.dequantizing_linear import DequantizingLinear
 from djl_python.engine.checkpoints.quantization import Quantize, quantized
 from djl_python.engine.checkpoints.quantized_checkpoint import QuantizedCheckpoint
+from djl_python.engine.native.abi.decoder import LinearOp
+from djl_python.engine.native.abi.enums import Activation
 from djl_python.engine.native.modules.linears import NativeLinear, NativeLinears
-from djl_python.engine.native.pool import ACTIVATIONS
 from djl_python.engine.reading.linears import as_linear
 from djl_python.engine.reading.recipe.activations import FUNCTIONS
 from djl_python.engine.reading.recipe.primitives import Linear
@@ -148,11 +149,11 @@ def test_a_weight_is_unpacked_by_who_computes_with_it(linears: NativeLinears) ->
     assert made.weight is weight
 
 
-@pytest.mark.parametrize("activation", [name for name in ACTIVATIONS if name in FUNCTIONS])
+@pytest.mark.parametrize("activation", [each.name.lower() for each in Activation if each.name.lower() in FUNCTIONS])
 def test_activations_are_as_exact_as_torchs(activation: str) -> None:
     linears = NativeLinears(torch.float32, threads=1)
     made = packed(linears, Linear(torch.eye(64), None))
-    made.operations[-1].activation = ACTIVATIONS[activation]
+    made.operations.view(-1, LinearOp).epilogue.activation = Activation.named(activation)
     x = torch.linspace(-12, 12, 64 * 301).view(-1, 64)
     torch.testing.assert_close(made(x).double(), FUNCTIONS[activation](x.double()), rtol=1e-6, atol=1e-6)
     linears.pool.close()

@@ -12,7 +12,7 @@ from transformers.models.qwen3_5 import modeling_qwen3_5 as file
 
 from djl_python.engine.native.library import library
 from djl_python.engine.native.modules.stand_ins import StandIns
-from djl_python.engine.native.pool import Pool
+from djl_python.engine.native.thread_pool import ThreadPool
 from tests.kernels import kernels_or_skip
 
 RULES = ["torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule"]
@@ -38,30 +38,30 @@ def _kernels() -> None:
 
 
 @pytest.fixture(scope="module")
-def pool(_kernels: None) -> Iterator[Pool]:
-    made = Pool(2)
+def pool(_kernels: None) -> Iterator[ThreadPool]:
+    made = ThreadPool(2)
     yield made
     made.close()
 
 
-def names(pool: Pool, module: nn.Module) -> list[str]:
+def names(pool: ThreadPool, module: nn.Module) -> list[str]:
     return [name for _, name, _ in StandIns(nn.Sequential(module), pool).places]
 
 
-def test_all_that_are_known_are_found(pool: Pool) -> None:
+def test_all_that_are_known_are_found(pool: ThreadPool) -> None:
     assert names(pool, Module()) == RULES + CONVOLUTIONS
     assert names(pool, OfFalcon()) == CONVOLUTIONS
     assert names(pool, nn.Linear(2, 2)) == []
 
 
-def test_the_functions_are_replaced_only_meanwhile(pool: Pool) -> None:
+def test_the_functions_are_replaced_only_meanwhile(pool: ThreadPool) -> None:
     own = file.torch_chunk_gated_delta_rule
     with StandIns(nn.Sequential(Module()), pool).in_place():
         assert file.torch_chunk_gated_delta_rule is not own
     assert file.torch_chunk_gated_delta_rule is own
 
 
-def test_a_function_that_computes_something_else_is_left(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_that_computes_something_else_is_left(pool: ThreadPool, monkeypatch: pytest.MonkeyPatch) -> None:
     own, update = file.torch_chunk_gated_delta_rule, file.causal_conv1d_update
 
     def other(*given: Any, **named: Any) -> Any:

@@ -17,6 +17,7 @@ import pytest
 from djl_python.core.errors import ModelLoadError
 from djl_python.engine.native import compiling
 from djl_python.engine.native import library as finding
+from djl_python.engine.native.abi.places import places
 from djl_python.engine.native.compiling import (
     PROCESSORS,
     TILES,
@@ -44,7 +45,10 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     folder = tmp_path_factory.mktemp("sources")
     names = ["djl_fingerprint", *sorted(set(re.findall(r"loaded\.(djl_\w+)", inspect.getsource(finding))))]
     functions = "".join(f"const char* {name}() {{ return DJL_FINGERPRINT; }}\n" for name in names)
-    (folder / "kernels.cpp").write_text(f'extern "C" {{\n{functions}}}\n')
+    rows = "".join(f'{{"{name}", {offset}, {size}}}, ' for name, (offset, size) in places().items())
+    table = f"const struct Place {{ const char* name; unsigned long offset, size; }} table[] = {{{rows}}};\n"
+    functions += f"const Place* djl_abi(int* count) {{ *count = {len(places())}; return table; }}\n"
+    (folder / "kernels.cpp").write_text(f'{table}extern "C" {{\n{functions}}}\n')
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiling, "SOURCES", folder)
         yield

@@ -104,5 +104,5 @@ def test_where_addresses_are_rationed_nothing_is_taken(tmp_path: Path, monkeypat
 
 def test_the_door_needs_no_torch() -> None:
     """It begins while torch is imported."""
-    code = "import djl_python.engine.auto, sys; sys.exit('torch' in sys.modules)"
+    code = "import djl_python.engine.builtin.opening, sys; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

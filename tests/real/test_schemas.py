@@ -36,6 +36,7 @@ def parts(schema: Any) -> Iterator[Any]:
                     yield from parts(one)
 
 
+@pytest.mark.slow
 def test_public_schemas(files: list[Path], tmp_path: Path) -> None:
     compiler, octets = byte_compiler(tmp_path)
     outcomes = Counter[str]()

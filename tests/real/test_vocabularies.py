@@ -58,7 +58,9 @@ class Vocabulary:
         return self.tokenizer.encode(text, add_special_tokens=False)
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=() if name in EXACT else pytest.mark.slow) for name in NAMES]
+)
 def vocabulary(request: pytest.FixtureRequest, real: Path) -> Vocabulary:
     return Vocabulary(request.param, real / request.param)
 

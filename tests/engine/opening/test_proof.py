@@ -40,7 +40,7 @@ def opened(path: Path, architecture: str, dtype: torch.dtype, sinks: bool) -> tu
     return loaded, read_recipe(loaded.model, 256), Trial.of(trial_ids(loaded, []), loaded.vocabulary)
 
 
-@pytest.mark.parametrize("sinks", [False, True], ids=["plain", "sinks"])
+@pytest.mark.parametrize("sinks", [pytest.param(False, marks=pytest.mark.slow), True], ids=["plain", "sinks"])
 @pytest.mark.parametrize("architecture", NATIVE)
 def test_what_is_read_is_proved(architecture: str, sinks: bool, tmp_path: Path) -> None:
     loaded, recipe, trial = opened(tmp_path, architecture, torch.bfloat16, sinks)

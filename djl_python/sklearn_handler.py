@@ -26,9 +26,10 @@ class SklearnHandler(TabularHandler):
         "cloudpickle": ("pkl", "pickle", "cloudpkl"),
     }
     safe_formats: ClassVar[tuple[str, ...]] = ("skops",)
+    needs: ClassVar[tuple[str, str]] = ("sklearn", "scikit-learn")
 
     def load_file(self, path: str, model_format: str, properties: Mapping[str, str]) -> Any:
-        library("sklearn", "scikit-learn")
+        library(*self.needs)
         if model_format == "skops":
             return self._load_skops(path, properties)
         if model_format == "joblib":
@@ -53,6 +54,7 @@ class SklearnHandler(TabularHandler):
 
 
 service = SklearnHandler()
+check = SklearnHandler.check
 
 
 def handle(inputs: Input) -> Output | None:

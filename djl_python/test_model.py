@@ -196,6 +196,7 @@ class TestHandler:
     def __init__(self, entry_point: str | ModuleType, model_dir: str | Path | None = None) -> None:
         self.serving_properties = load_properties(model_dir)
         update_properties_with_env_vars(self.serving_properties)
+        self.serving_properties.pop(BATCH_SIZE, None)  # of an Input, it is the size of the batch that it holds
         if model_dir is not None:
             self.serving_properties.setdefault("model_dir", str(Path(model_dir).resolve()))
         if isinstance(entry_point, str):

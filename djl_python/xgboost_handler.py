@@ -24,9 +24,10 @@ class XGBoostHandler(TabularHandler):
         "xgb": ("xgb", "model", "bst"),
     }
     safe_formats: ClassVar[tuple[str, ...]] = ("json", "ubj")
+    needs: ClassVar[tuple[str, str]] = ("xgboost", "xgboost")
 
     def load_file(self, path: str, model_format: str, properties: Mapping[str, str]) -> Any:
-        xgboost = library("xgboost", "xgboost")
+        xgboost = library(*self.needs)
         if model_format == "pickle":
             with Path(path).open("rb") as file:
                 return library("pickle", "pickle").load(file)
@@ -35,12 +36,13 @@ class XGBoostHandler(TabularHandler):
         return booster
 
     def predict(self, rows: Any) -> Any:
-        xgboost = library("xgboost", "xgboost")
+        xgboost = library(*self.needs)
         # A pickle may hold a model of XGBoost's interface for scikit-learn, which takes rows as they are.
         return self.model.predict(xgboost.DMatrix(rows) if isinstance(self.model, xgboost.Booster) else rows)
 
 
 service = XGBoostHandler()
+check = XGBoostHandler.check
 
 
 def handle(inputs: Input) -> Output | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 import importlib
+import importlib.util
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -43,12 +44,14 @@ class TabularHandler(abc.ABC):
     Attributes:
         formats: format -> suffixes of its files.
         safe_formats: those whose files can't run code; the first is the default.
+        needs: the module that all of them need, and its package.
         initialized: whether `initialize` was called.
         model: what it loaded.
     """
 
     formats: ClassVar[Mapping[str, tuple[str, ...]]]
     safe_formats: ClassVar[tuple[str, ...]]
+    needs: ClassVar[tuple[str, str]]
 
     def __init__(self) -> None:
         self.initialized = False
@@ -109,21 +112,49 @@ class TabularHandler(abc.ABC):
                 outputs.add_property(batch_key("content-type", index), kind)
         return outputs
 
+    @classmethod
+    def check(cls, properties: Mapping[str, str]) -> None:
+        """Refuse what `initialize` would refuse of a directory without a model.py, which may load the model by itself.
+
+        Raises:
+            ModelLoadError: as there, or the model's library is not installed.
+        """
+        model_dir = properties.get("model_dir") or "."
+        if Path(model_dir, DEFAULT_FILE).is_file():
+            return
+        cls._file(model_dir, properties)
+        name, package = cls.needs
+        if importlib.util.find_spec(name) is None:
+            raise ModelLoadError(_missing(package))
+
     def _load(self, model_dir: str, properties: Mapping[str, str]) -> Any:
-        model_format = properties.get("model_format") or self.safe_formats[0]
-        if model_format not in self.formats:
-            raise ModelLoadError(f"option.model_format={model_format}: expected one of {', '.join(self.formats)}")
+        path, model_format = self._file(model_dir, properties)
+        return self.load_file(path, model_format, properties)
+
+    @classmethod
+    def _file(cls, model_dir: str, properties: Mapping[str, str]) -> tuple[str, str]:
+        """The model's file and its format.
+
+        Raises:
+            ModelLoadError: see `initialize`.
+        """
+        model_format = properties.get("model_format") or cls.safe_formats[0]
+        if model_format not in cls.formats:
+            raise ModelLoadError(f"option.model_format={model_format}: expected one of {', '.join(cls.formats)}")
         trusted = str(properties.get("trust_insecure_model_files", "")).strip().lower() == "true"
-        if model_format not in self.safe_formats and not trusted:
+        if model_format not in cls.safe_formats and not trusted:
             raise ModelLoadError(
-                f"option.model_format={model_format}: loading such a file runs whatever code is in it; "
+                f"option.model_format={model_format}: loading such a file may run whatever code is in it; "
                 "if you trust it, set option.trust_insecure_model_files=true"
             )
-        path = find_model_file(model_dir, self.formats[model_format])
+        try:
+            path = find_model_file(model_dir, cls.formats[model_format])
+        except ValueError as exc:
+            raise ModelLoadError(str(exc)) from None
         if path is None:
-            names = " or ".join(f"model.{suffix}" for suffix in self.formats[model_format])
+            names = " or ".join(f"model.{suffix}" for suffix in cls.formats[model_format])
             raise ModelLoadError(f"option.model_format={model_format}: {model_dir} has no {names}")
-        return self.load_file(path, model_format, properties)
+        return path, model_format
 
     def _answer(self, call: Input) -> Output:
         accept = call.get_property("accept") or ""
@@ -207,4 +238,8 @@ def library(name: str, package: str) -> Any:
     except ModuleNotFoundError as exc:
         if exc.name != name.partition(".")[0]:
             raise
-        raise ImportError(f"the model needs {package}: pip install {package}") from exc
+        raise ImportError(_missing(package)) from exc
+
+
+def _missing(package: str) -> str:
+    return f"the model needs {package}: pip install {package}"

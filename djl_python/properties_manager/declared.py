@@ -68,7 +68,7 @@ class Declared:
     @classmethod
     def _fields(cls) -> Iterator[tuple[str, Any]]:
         for name, annotation in get_type_hints(cls).items():
-            if get_origin(annotation) is not ClassVar:
+            if annotation is not ClassVar and get_origin(annotation) is not ClassVar:
                 yield name, annotation
 
     def _converted(self, name: str, value: Any, annotation: Any) -> Any:

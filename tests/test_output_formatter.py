@@ -98,7 +98,7 @@ def test_which_functions_take_whole_responses() -> None:
     def dict_out(output) -> dict[str, Any]:  # type: ignore[no-untyped-def]
         return {}
 
-    def as_text(output: "typing.Dict[str, Any]"):  # type: ignore[no-untyped-def]  # noqa: F821, UP037
+    def as_text(output: "typing.Dict[str, Any]"):  # type: ignore[no-untyped-def, name-defined]  # noqa: F821, UP037
         return output
 
     def named(response):  # type: ignore[no-untyped-def]

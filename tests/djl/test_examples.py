@@ -137,7 +137,7 @@ def test_functions_of_sagemakers_script_mode(server: RunningServer) -> None:
 
 
 def test_arrays_in_both_formats(server: RunningServer) -> None:
-    arrays = [np.arange(6, dtype=np.float32).reshape(2, 3), np.array([2], np.int64)]
+    arrays: list[Any] = [np.arange(6, dtype=np.float32).reshape(2, 3), np.array([2], np.int64)]
     for kind, encode, decode in (("npz", to_npz, from_npz), ("ndlist", to_nd_list, from_nd_list)):
         response = post(server, "arrays", content=encode(arrays), headers={"content-type": f"tensor/{kind}"})
         assert response.headers["content-type"] == f"tensor/{kind}"

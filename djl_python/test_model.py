@@ -11,6 +11,7 @@ Runs in the process of the test. Source: DJL's "Testing a model handler".
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import struct
 import sys
@@ -196,18 +197,21 @@ class TestHandler:
     def __init__(self, entry_point: str | ModuleType, model_dir: str | Path | None = None) -> None:
         self.serving_properties = load_properties(model_dir)
         update_properties_with_env_vars(self.serving_properties)
+        self._folder = Path(model_dir or ".").resolve()
         self.serving_properties.pop(BATCH_SIZE, None)  # of an Input, it is the size of the batch that it holds
         if model_dir is not None:
-            self.serving_properties.setdefault("model_dir", str(Path(model_dir).resolve()))
+            self.serving_properties.setdefault("model_dir", str(self._folder))
         if isinstance(entry_point, str):
-            self.service = load_model_service(model_dir or ".", entry_point)
+            with contextlib.chdir(self._folder):  # where a worker runs, too
+                self.service = load_model_service(self._folder, entry_point)
         else:
-            self.service = ModelService(entry_point, None if model_dir is None else str(model_dir))
+            self.service = ModelService(entry_point, None if model_dir is None else str(self._folder))
 
     def inference(self, inputs: Input) -> Any:
         """What the handler answers to a request. The model's settings are among its properties."""
         inputs.properties = self.serving_properties | inputs.properties
-        return self.service.invoke_handler(inputs.get_function_name(), inputs)
+        with contextlib.chdir(self._folder):
+            return self.service.invoke_handler(inputs.get_function_name(), inputs)
 
     def inference_batch(
         self,

@@ -141,11 +141,15 @@ def rolling_batch_inference(parsed_input: ParsedInput, inputs: Input, outputs: O
 def _steps(rolling_batch: Steps, requests: Sequence[Request]) -> Iterator[list[str]]:
     """What each step adds to each request's answer; a finished request has ""."""
     open_ones = list(requests)
-    while open_ones:
-        results = rolling_batch.inference(open_ones)
-        pieces = {id(request): result["data"] for request, result in zip(open_ones, results, strict=True)}
-        yield [pieces.get(id(request), "") for request in requests]
-        open_ones = [one for one, result in zip(open_ones, results, strict=True) if not result["last"]]
+    try:
+        while open_ones:
+            results = rolling_batch.inference(open_ones)
+            pieces = {id(request): result["data"] for request, result in zip(open_ones, results, strict=True)}
+            open_ones = [one for one, result in zip(open_ones, results, strict=True) if not result["last"]]
+            yield [pieces.get(id(request), "") for request in requests]
+    finally:
+        if open_ones:  # the client has gone, or a step has failed: they are nobody's any more
+            rolling_batch.reset()
 
 
 def profile_objects(function: Callable[..., Any]) -> Callable[..., Any]:

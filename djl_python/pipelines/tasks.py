@@ -8,7 +8,7 @@ from typing import Any, Final
 from ..properties_manager.hf_properties import HuggingFaceProperties
 from .loading import device_of, load_model, load_tokenizer, model_arguments, pipeline_tasks
 from .question_answering import QuestionAnswering
-from .text_generation import TextGeneration
+from .text_generation import DEFAULT_MAX_NEW_TOKENS, Generation, TextGeneration
 
 #: Tasks of encoder-decoder models -> the key of their answers' text.
 _SEQ2SEQ: Final[Mapping[str, str]] = {
@@ -16,6 +16,8 @@ _SEQ2SEQ: Final[Mapping[str, str]] = {
     "text2text-generation": "generated_text",
     "translation": "translation_text",
 }
+#: What transformers makes of a checkpoint that does not say how long its answers are.
+_DEFAULT_MAX_LENGTH: Final = 20
 _NAMES: Final[Mapping[str, str]] = {
     "sentence-similarity": "feature-extraction",
     "text_embedding": "feature-extraction",
@@ -30,15 +32,19 @@ class Seq2Seq:
         self.task = task
         self.model = model
         self.tokenizer = tokenizer
+        lengths = model.generation_config
+        says = lengths.max_new_tokens is not None or lengths.max_length not in (None, _DEFAULT_MAX_LENGTH)
+        self._most = None if says else DEFAULT_MAX_NEW_TOKENS
 
     def __call__(self, inputs: str | Sequence[str], **parameters: Any) -> list[dict[str, str]]:
         import torch
 
         texts = [inputs] if isinstance(inputs, str) else list(inputs)
+        wanted = Generation.of(parameters, max_new_tokens=self._most)
         encoded = self.tokenizer(texts, return_tensors="pt", padding=True, truncation=True).to(self.model.device)
         with torch.inference_mode():
             tokens = self.model.generate(
-                input_ids=encoded["input_ids"], attention_mask=encoded["attention_mask"], **parameters
+                input_ids=encoded["input_ids"], attention_mask=encoded["attention_mask"], **wanted.arguments
             )
         answers = self.tokenizer.batch_decode(tokens[:: len(tokens) // len(texts)], skip_special_tokens=True)
         return [{_SEQ2SEQ[self.task]: answer} for answer in answers]

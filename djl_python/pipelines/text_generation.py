@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,12 +31,16 @@ class Generation:
 
     @classmethod
     def of(
-        cls, parameters: Mapping[str, Any], stops: Sequence[str] = (), max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS
+        cls,
+        parameters: Mapping[str, Any],
+        stops: Sequence[str] = (),
+        max_new_tokens: int | None = DEFAULT_MAX_NEW_TOKENS,
     ) -> Generation:
         """The generation that LMI's parameters ask for; names that LMI does not know are for `generate`.
 
         Args:
             stops: those of the model, where a request has none of its own.
+            max_new_tokens: for requests that do not say; None: as the checkpoint says.
         """
         given = {name: value for name, value in parameters.items() if name not in _NOT_FOR_GENERATE}
         wanted: Any = next((given[name] for name in _STOPS if given.get(name)), stops)
@@ -43,7 +48,7 @@ class Generation:
             given.pop(name, None)
         if "max_tokens" in given:
             given.setdefault("max_new_tokens", given.pop("max_tokens"))
-        if "max_length" not in given:
+        if "max_length" not in given and max_new_tokens is not None:
             given.setdefault("max_new_tokens", max_new_tokens)
         full_text, seed = bool(given.pop("return_full_text", False)), given.pop("seed", None)
         manual = given.pop("manual_seed", None)
@@ -100,19 +105,20 @@ class TextGeneration:
         wanted = Generation.of(parameters, self.stops)
         yield from stream_texts(self.model, self.tokenizer, prompts, wanted)
 
-    def tokens(self, prompt: str, parameters: Mapping[str, Any]) -> Iterator[tuple[Token, str | None]]:
+    def tokens(self, prompt: str, parameters: Mapping[str, Any]) -> Generator[tuple[Token, str | None], None, None]:
         """The tokens of one prompt's answer, each with the reason to end where it is the last."""
         wanted = Generation.of(parameters, self.stops)
         _seed(wanted)
         text, ends = TextOfTokens(self.tokenizer, wanted.stops), end_tokens(self.model, self.tokenizer)
         before: tuple[Token, int] | None = None
-        for (step,) in token_steps(self.model, self.tokenizer, [prompt], wanted.arguments):
-            if before is not None:
-                yield before[0], None
-            is_end = step.token_id in ends
-            before = Token(step.token_id, text.add(step.token_id), step.log_prob, is_end or None), step.token_id
-            if text.stopped or is_end:
-                break
+        with contextlib.closing(token_steps(self.model, self.tokenizer, [prompt], wanted.arguments)) as steps:
+            for (step,) in steps:
+                if before is not None:
+                    yield before[0], None
+                is_end = step.token_id in ends
+                before = Token(step.token_id, text.add(step.token_id), step.log_prob, is_end or None), step.token_id
+                if text.stopped or is_end:
+                    break
         if before is None:
             return
         token, token_id = before
@@ -125,14 +131,15 @@ def stream_texts(model: Any, tokenizer: Any, prompts: Sequence[str], wanted: Gen
     _seed(wanted)
     texts = [TextOfTokens(tokenizer, wanted.stops) for _ in prompts]
     ends, ended = end_tokens(model, tokenizer), [False] * len(prompts)
-    for steps in token_steps(model, tokenizer, prompts, wanted.arguments):
-        pieces = []
-        for index, (text, step) in enumerate(zip(texts, steps, strict=True)):
-            pieces.append("" if ended[index] else text.add(step.token_id))
-            ended[index] |= step.token_id in ends or text.stopped
-        yield pieces
-        if all(ended):
-            break
+    with contextlib.closing(token_steps(model, tokenizer, prompts, wanted.arguments)) as generated:
+        for steps in generated:
+            pieces = []
+            for index, (text, step) in enumerate(zip(texts, steps, strict=True)):
+                pieces.append("" if ended[index] else text.add(step.token_id))
+                ended[index] |= step.token_id in ends or text.stopped
+            yield pieces
+            if all(ended):
+                break
     if any(held := [text.end() for text in texts]):
         yield held
 

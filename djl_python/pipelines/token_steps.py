@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
@@ -54,7 +54,7 @@ class _Streamer:
 
 def token_steps(
     model: Any, tokenizer: Any, prompts: Sequence[str], arguments: Mapping[str, Any]
-) -> Iterator[list[Step]]:
+) -> Generator[list[Step], None, None]:
     """Generate, and yield for each step a `Step` for each prompt; a finished prompt goes on with padding.
 
     Args:
@@ -72,7 +72,8 @@ def token_steps(
     with ThreadPoolExecutor(1, "generate") as executor:
         generating = executor.submit(
             model.generate,
-            **_accepted(inputs, model),
+            # Not token_type_ids, which some tokenizers make and decoders do not know.
+            **{name: inputs[name] for name in ("input_ids", "attention_mask")},
             **arguments,
             streamer=streamer,
             logits_processor=[streamer.record],
@@ -85,11 +86,6 @@ def token_steps(
         finally:
             stopped.set()
         generating.result()
-
-
-def _accepted(inputs: Mapping[str, Any], model: Any) -> dict[str, Any]:
-    """What of a tokenizer's result the model takes: some have token_type_ids, which decoders do not know."""
-    return {name: value for name, value in inputs.items() if name in ("input_ids", "attention_mask")}
 
 
 class TextOfTokens:

@@ -6,7 +6,7 @@ handler, whose engine batches them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from typing import Any
 
 from ..pipelines.loading import load_model, load_tokenizer
@@ -29,13 +29,15 @@ class SchedulerRollingBatch(RollingBatch):
         self.model = load_model(model_id_or_path, self.configs, "AutoModelForCausalLM")
         self.tokenizer = load_tokenizer(model_id_or_path, self.configs, for_decoder=True)
         self._pipeline = TextGeneration(self.model, self.tokenizer)
-        self._generations: dict[int, Iterator[tuple[Token, str | None]]] = {}
+        self._generations: dict[int, Generator[tuple[Token, str | None], None, None]] = {}
 
     def get_tokenizer(self) -> Any:
         return self.tokenizer
 
     def reset(self) -> None:
         super().reset()
+        for generation in self._generations.values():
+            generation.close()
         self._generations = {}
 
     @stop_on_any_exception

@@ -121,9 +121,17 @@ def test_an_error_in_a_formatter_is_its_requests_own_and_names_the_line(server: 
     assert [response.status_code for response in answers] == [200, 424, 200, 200]
     assert answers[0].json() == [" Deep", " learning", "length"]
     assert "ValueError: refused by the formatter" in answers[1].json()["error"]
-    source = EXAMPLES / "formatter_legacy" / "model.py"
-    (line,) = (n for n, text in enumerate(source.read_text().splitlines(), 1) if "raise ValueError" in text)
-    assert f'File "{source}", line {line}' in server.output()
+    assert place("formatter_legacy", "raise ValueError") in server.output()
+    response = post(server, "formatter_request_output", json={"no": "question"})
+    assert (response.status_code, "KeyError: 'question'" in response.text) == (424, True)
+    assert place("formatter_request_output", 'body["question"]') in server.output()
+
+
+def place(name: str, text: str) -> str:
+    """How a traceback names the line of an example that has this text."""
+    source = EXAMPLES / name / "model.py"
+    (line,) = (number for number, found in enumerate(source.read_text().splitlines(), 1) if text in found)
+    return f'File "{source}", line {line}'
 
 
 def test_functions_of_sagemakers_script_mode(server: RunningServer) -> None:

@@ -57,7 +57,7 @@ def test_a_reader_that_leaves_ends_the_generation() -> None:
     (first,) = next(steps)
     assert tokenizer.decode([first.token_id]).strip() == "Hello"
     assert first.log_prob < 0
-    steps.close()  # type: ignore[attr-defined]
+    steps.close()
     assert not any(thread.name.startswith("generate") for thread in threading.enumerate())
 
 

@@ -85,6 +85,19 @@ def test_a_whole_dynamic_batch_is_answered_together() -> None:
     assert output.properties["batch_001.code"] == "424"
 
 
+def test_a_client_that_leaves_takes_its_request_along() -> None:
+    batch, inputs = Letters(), Input()
+    parsed = ParsedInput({}, [request(0, "abc", stream=True)], [inputs])
+    parsed.requests[0].parameters["stream"] = True
+    stream = rolling_batch_inference(parsed, inputs, Output(), batch).stream_content
+    first = next(stream)  # type: ignore[call-overload]
+    assert json.loads(first)["token"]["text"] == "a"
+    stream.close()  # type: ignore[union-attr]
+    assert batch.active_requests == []
+    (result,) = batch.inference([request(0, "x")])
+    assert json.loads(result["data"]) == {"generated_text": "x"}
+
+
 def test_unused_parameters_are_named(caplog: pytest.LogCaptureFixture) -> None:
     given = {"top_k": 1, "mood": 2}
     with caplog.at_level(logging.WARNING):

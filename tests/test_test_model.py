@@ -38,7 +38,9 @@ def model_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     (tmp_path / "model.py").write_text(SOURCE)
     (tmp_path / "serving.properties").write_text("# a comment\noption.mood=good\nbatch_size = 4\n")
     yield tmp_path
-    sys.modules.pop("model", None)
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]
 
 
 def answers(output: Output) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -188,7 +189,17 @@ def test_an_async_handle_answers_many_at_a_time(server: RunningServer) -> None:
     assert max(one["together"] for one in answers) > 4
 
 
-def test_adapter_functions_are_called_by_their_names() -> None:
+@pytest.fixture
+def imports(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What importing an example here leaves behind is taken away again."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(str(EXAMPLES)):
+            del sys.modules[name]
+
+
+def test_adapter_functions_are_called_by_their_names(imports: None) -> None:
     handler = TestHandler("model.py", EXAMPLES / "adapters")
 
     def call(function: str, **properties: str) -> Output:

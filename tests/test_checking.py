@@ -191,6 +191,5 @@ def test_nothing_is_downloaded(tmp_path: Path, properties: str) -> None:
 
 def test_a_handler_for_transformers_4_is_warned_of(tmp_path: Path) -> None:
     source = "from transformers import AutoTokenizer\ndef handle(inputs):\n    return AutoTokenizer.encode_plus(1)\n"
-    assert handler_of(config_of(tmp_path, source, "")).endswith(
-        "model.py, function handle\n  warning: model.py:3: transformers 5 has no method encode_plus: use tokenizer(text)"
-    )
+    described = handler_of(config_of(tmp_path, source, ""))
+    assert described.endswith("\n  warning: model.py:3: transformers 5 has no method encode_plus: use tokenizer(text)")

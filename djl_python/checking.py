@@ -6,6 +6,7 @@ the same functions or in the same words. What only an import or a download can s
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from pathlib import Path
 
@@ -89,6 +90,10 @@ def _of_module(config: ModelConfig, location: Location) -> str:
     if here and (not name or not _exists(name)):
         entry_point = config.option.entry_point
         raise registry.no_module(entry_point, name) if location.attribute else no_module(entry_point)
+    if here and name == location.module and name.startswith(f"{__package__}."):
+        check = getattr(importlib.import_module(name), "check", None)  # a handler of ours knows what it will refuse
+        if check is not None:
+            check({"model_dir": config.path} | config.properties)
     what = (
         f"{location.module}:{location.attribute}"
         if location.attribute

@@ -1,22 +1,39 @@
-"""The `@input_formatter` decorator: a function of a `model.py` that reads requests for the built-in handler.
+"""`@input_formatter` and its siblings: functions of a `model.py` that a built-in handler calls; and DJL's own parser.
 
-Runs in the worker. Source: LMI's "Custom input formatter schema".
+Runs in the worker. Source: LMI's "Custom input formatter schema", and its pages about the handlers for scikit-learn and
+XGBoost. `parse_input_with_formatter` is for handlers that generate by themselves.
 """
 
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from .core.errors import HandlerError, ModelLoadError, PayloadError
+from .chat_completions.chat_utils import is_chat_completions_request, parse_chat_completions_request
+from .core.errors import HandlerError, ModelLoadError, PayloadError, ServingError
+from .encode_decode import decode
 from .inputs import Input
-from .output_formatter import mark
-from .request_io import RequestInput
+from .output_formatter import annotation_name, mark
+from .properties_manager.properties import is_rolling_batch_enabled
+from .request import Request
+from .request_io import RequestInput, TextInput
 
-__all__ = ["adapt_input_formatter", "input_formatter"]
+__all__ = [
+    "ParsedInput",
+    "adapt_input_formatter",
+    "format_input",
+    "init_handler",
+    "input_formatter",
+    "parse_input_with_formatter",
+    "prediction_handler",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+log = logging.getLogger(__name__)
 
 _PAYLOAD_NAMES = ("decoded_payload", "payload")
 
@@ -35,6 +52,24 @@ def input_formatter(function: F) -> F:
     The second is recognised by its parameter: annotated as a dict, or named decoded_payload.
     """
     return mark(function, "input_formatter")
+
+
+def prediction_handler(function: F) -> F:
+    """Mark the function of a `model.py` that predicts, for DJL's scikit-learn and XGBoost handlers.
+
+    @prediction_handler
+    def predict(X, model, **kwargs): ...
+    """
+    return mark(function, "prediction_handler")
+
+
+def init_handler(function: F) -> F:
+    """Mark the function of a `model.py` that loads the model, for DJL's scikit-learn and XGBoost handlers.
+
+    @init_handler
+    def load(model_dir, **kwargs): ...
+    """
+    return mark(function, "init_handler")
 
 
 def adapt_input_formatter(function: Callable[..., Any]) -> Callable[..., RequestInput | dict[str, Any]]:
@@ -76,9 +111,88 @@ def adapt_input_formatter(function: Callable[..., Any]) -> Callable[..., Request
 
 
 def _takes_payload(parameter: inspect.Parameter) -> bool:
-    # Under `from __future__ import annotations` an annotation is text.
-    annotation = parameter.annotation
-    if annotation is inspect.Parameter.empty:
+    if parameter.annotation is inspect.Parameter.empty:
         return parameter.name in _PAYLOAD_NAMES
-    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
-    return text.rpartition(".")[2].partition("[")[0] in ("dict", "Dict", "Mapping", "MutableMapping")
+    return annotation_name(parameter.annotation) in ("dict", "Dict", "Mapping", "MutableMapping")
+
+
+@dataclass
+class ParsedInput:
+    """The calls of a batch as requests.
+
+    Attributes:
+        errors: index of a call -> why it is no request.
+        requests: of the other calls, in order.
+        batch: all calls.
+    """
+
+    errors: dict[int, str] = field(default_factory=dict)
+    requests: list[Request] = field(default_factory=list)
+    batch: list[Input] = field(default_factory=list)
+
+
+def parse_input_with_formatter(inputs: Input, **kwargs: Any) -> ParsedInput:
+    """Read the calls of a batch as LMI's requests to generate text.
+
+    Args:
+        kwargs: attributes of the user's handler: `configs` (a `Properties`, required), `tokenizer`, `rolling_batch`;
+            `configs.input_formatter` is a function that reads a call instead, with these attributes.
+    """
+    configs = kwargs["configs"]
+    counter = kwargs["rolling_batch"].req_id_counter if is_rolling_batch_enabled(configs.rolling_batch) else None
+    parsed = ParsedInput(batch=inputs.get_batches())
+    for index, call in enumerate(parsed.batch):
+        request_id = index if counter is None else counter.next_id()
+        try:
+            parsed.requests.append(Request(_read(call, request_id, kwargs)))
+        except (ServingError, ValueError, LookupError, TypeError, AttributeError) as exc:  # of one call alone
+            what = f"no {exc}" if isinstance(exc, KeyError) else str(exc)
+            parsed.errors[index] = f"Input Parsing failed. Ensure that the request payload is valid. {what}"
+            log.warning("%s", parsed.errors[index], exc_info=not isinstance(exc, ServingError))
+    return parsed
+
+
+def _read(call: Input, request_id: int, attributes: dict[str, Any]) -> TextInput:
+    configs = attributes["configs"]
+    if callable(configs.input_formatter):
+        made = configs.input_formatter(call, **attributes)
+        if not isinstance(made, TextInput):
+            raise TypeError(f"the input formatter returned {type(made).__name__}, expected TextInput")
+        made.request_id = request_id
+        made.server_parameters = made.server_parameters or dict(made.parameters)
+        return made
+    request_input = TextInput(
+        request_id=request_id, tokenizer=attributes.get("tokenizer"), tgi_compat=configs.tgi_compat
+    )
+    format_input(request_input, call, **attributes)
+    return request_input
+
+
+def format_input(request_input: TextInput, input_item: Input, **kwargs: Any) -> None:
+    """Fill `request_input` with a call's text, parameters and formatter.
+
+    Args:
+        kwargs: as in `parse_input_with_formatter`.
+
+    Raises:
+        PayloadError, ValueError: the body is not LMI's.
+    """
+    configs, tokenizer = kwargs["configs"], kwargs.get("tokenizer")
+    rolling = is_rolling_batch_enabled(configs.rolling_batch)
+    body = decode(input_item, input_item.get_property("content-type"))
+    if not isinstance(body, dict):
+        body = {"inputs": body}
+    if is_chat_completions_request(body):
+        text, parameters = parse_chat_completions_request(body, rolling, tokenizer, configs=configs)
+        request_input.input_text = text
+    else:
+        parameters = dict(body.pop("parameters", None) or {})
+        stream = body.pop("stream", None)
+        if rolling and stream is not None:
+            parameters["stream"] = stream
+        request_input.input_text = body.pop("inputs", body)
+    request_input.parameters = parameters
+    if tokenizer is not None and isinstance(request_input.input_text, str):
+        request_input.input_ids = tokenizer.encode(request_input.input_text)
+    request_input.output_formatter = parameters.get("output_formatter") or configs.output_formatter
+    request_input.server_parameters = dict(parameters)

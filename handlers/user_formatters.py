@@ -2,7 +2,7 @@
 
 They are in a model.py, or in the module that option.entryPoint names. Runs in the worker: the input formatter in the
 thread for the user's code, one call after the other, because it may be slow; the output formatter in the event loop,
-once for each token.
+once for each token, or once for a response or a chunk of it.
 """
 
 from __future__ import annotations
@@ -15,18 +15,26 @@ from typing import Any
 import msgspec
 
 from djl_python.config import ModelConfig
+from djl_python.config.loading import ASYNC_HANDLERS
 from djl_python.core.errors import PayloadError
 from djl_python.dialects.shared.base import Dialect, Formatter, Parsed
-from djl_python.dialects.shared.custom import CustomFormatter, Shape
+from djl_python.dialects.shared.custom import CustomFormatter, ResponseFormatter
 from djl_python.input_parser import adapt_input_formatter
 from djl_python.inputs import Input
-from djl_python.output_formatter import adapt_output_formatter, find_decorated
+from djl_python.output_formatter import (
+    adapt_output_formatter,
+    adapt_response_formatter,
+    find_decorated,
+    takes_responses,
+)
 from djl_python.request_io import RequestInput, TextInput
 from djl_python.usercode.module import user_modules
 
 from .user_tokenizer import UserTokenizer
 
 ReadInput = Callable[..., RequestInput | dict[str, Any]]
+#: Makes an answer's formatter of the parsed request, the call, and what the user's input formatter made of it.
+Write = Callable[[Parsed, Input, RequestInput | None], Formatter]
 
 
 class UserFormatters:
@@ -43,17 +51,33 @@ class UserFormatters:
         tokenizer = UserTokenizer(path, trust_remote_code=config.option.trust_remote_code)
         self._attributes = {"tokenizer": tokenizer, "configs": config.option}
         self._read: ReadInput | None = None
-        self._shape: Shape | None = None
+        self._write: Write | None = None
         for module in user_modules(config):
             self._take(module)
-            if self._read is not None or self._shape is not None:
+            if self._read is not None or self._write is not None:
                 break
 
     def _take(self, module: ModuleType) -> None:
         if (function := find_decorated(module, "input_formatter")) is not None:
             self._read = adapt_input_formatter(function)
         if (function := find_decorated(module, "output_formatter")) is not None:
-            self._shape = adapt_output_formatter(function)
+            self._write = self._writer(function)
+
+    def _writer(self, function: Callable[..., Any]) -> Write:
+        """What puts a decorated function around the dialect's formatter.
+
+        Raises:
+            ModelLoadError: the function has none of the documented forms.
+        """
+        if takes_responses(function, unless_annotated=_is_asynchronous(self._config)):
+            reshape = adapt_response_formatter(function)
+            return lambda parsed, inputs, made: ResponseFormatter(reshape, parsed.formatter)
+        shape = adapt_output_formatter(function)
+        return lambda parsed, inputs, made: CustomFormatter(
+            *(shape, parsed.formatter, parsed.requests, _client_parameters(inputs)),
+            tgi_compat=self._config.option.tgi_compat,
+            source=made,
+        )
 
     async def parse(self, api: Dialect, inputs: Input) -> tuple[Parsed, Input]:
         """Parse a request with its dialect, after the user's input formatter.
@@ -70,31 +94,27 @@ class UserFormatters:
         """
         if self._read is None:
             parsed = api.parse(inputs, self._config)
-            return self._shaped(parsed, inputs, self._shape, None), inputs
+            return _written(parsed, inputs, self._write, None), inputs
         made = await self._run((inputs,), self._read, inputs, api.payload, **self._attributes)
         if isinstance(made, dict):
             inputs = api.with_payload(inputs, made)
-            return self._shaped(api.parse(inputs, self._config), inputs, self._shape, None), inputs
+            return _written(api.parse(inputs, self._config), inputs, self._write, None), inputs
         inputs = api.with_payload(inputs, _payload(made, inputs))
         parsed = api.parse(inputs, self._config)
         if isinstance(made, TextInput) and made.input_ids:
             first = msgspec.structs.replace(parsed.requests[0], prompt=tuple(made.input_ids))
             parsed = Parsed((first, *parsed.requests[1:]), parsed.formatter)
-        shape = adapt_output_formatter(made.output_formatter) if callable(made.output_formatter) else self._shape
-        return self._shaped(parsed, inputs, shape, made), inputs
+        write = self._writer(made.output_formatter) if callable(made.output_formatter) else self._write
+        return _written(parsed, inputs, write, made), inputs
 
-    def _shaped(self, parsed: Parsed, inputs: Input, shape: Shape | None, made: RequestInput | None) -> Parsed:
-        if shape is None:
-            return parsed
-        formatter: Formatter = CustomFormatter(
-            shape,
-            parsed.formatter,
-            parsed.requests,
-            _client_parameters(inputs),
-            tgi_compat=self._config.option.tgi_compat,
-            source=made,
-        )
-        return Parsed(parsed.requests, formatter)
+
+def _is_asynchronous(config: ModelConfig) -> bool:
+    """Whether the model is one of LMI's asynchronous handlers, which give formatters whole responses."""
+    return config.option.async_mode or config.option.entry_point in ASYNC_HANDLERS
+
+
+def _written(parsed: Parsed, inputs: Input, write: Write | None, made: RequestInput | None) -> Parsed:
+    return parsed if write is None else Parsed(parsed.requests, write(parsed, inputs, made))
 
 
 def _payload(made: RequestInput, inputs: Input) -> dict[str, Any]:

@@ -13,9 +13,13 @@ from djl_python.output_formatter import (
     TextGenerationOutput,
     TextInput,
     Token,
+    adapt_legacy_output_formatter,
     adapt_output_formatter,
+    adapt_response_formatter,
     find_decorated,
+    get_output_formatter,
     output_formatter,
+    takes_responses,
 )
 
 
@@ -85,3 +89,58 @@ def test_find_decorated() -> None:
     module.two = output_formatter(two)  # type: ignore[attr-defined]
     with pytest.raises(ModelLoadError, match="several functions have @output_formatter: one, two"):
         find_decorated(module, "output_formatter")
+
+
+def test_which_functions_take_whole_responses() -> None:
+    def dict_in(response_data: dict[str, Any]) -> dict[str, Any]:
+        return response_data
+
+    def dict_out(output) -> dict[str, Any]:  # type: ignore[no-untyped-def]
+        return {}
+
+    def as_text(output: "typing.Dict[str, Any]"):  # type: ignore[no-untyped-def, name-defined]  # noqa: F821, UP037
+        return output
+
+    def named(response):  # type: ignore[no-untyped-def]
+        return response
+
+    def tokens(request_output: TextGenerationOutput) -> str:
+        return ""
+
+    def plain(output):  # type: ignore[no-untyped-def]
+        return ""
+
+    def legacy(token, first_token, last_token, details, generated_text, id):  # type: ignore[no-untyped-def]
+        return ""
+
+    assert [takes_responses(one) for one in (dict_in, dict_out, as_text, named)] == [True] * 4
+    assert [takes_responses(one, unless_annotated=True) for one in (tokens, legacy)] == [False] * 2
+    assert [takes_responses(plain, unless_annotated=given) for given in (False, True)] == [False, True]
+
+
+def test_a_response_formatter_returns_an_object_or_text() -> None:
+    assert adapt_response_formatter(lambda response: response | {"b": 2})({"a": 1}) == {"a": 1, "b": 2}
+    assert adapt_response_formatter(lambda response: "x")({}) == "x"
+    with pytest.raises(HandlerError, match="returned NoneType, expected dict"):
+        adapt_response_formatter(lambda response: None)({})
+
+
+def test_djls_formatters_by_name(caplog: pytest.LogCaptureFixture) -> None:
+    kinds = {
+        ("json", False): "application/json",
+        ("jsonlines", False): "application/jsonlines",
+        ("sse", False): "text/event-stream",
+        ("jsonlines_chat", True): "application/jsonlines",
+        (None, True): "application/jsonlines",
+        (None, False): "application/json",
+    }
+    assert {key: get_output_formatter(*key, tgi_compat=False)[1] for key in kinds} == kinds
+    assert get_output_formatter(None, True, tgi_compat=True)[1] == "text/event-stream"
+    assert get_output_formatter("steam", False, tgi_compat=False)[1] == "application/json"
+    assert "no output formatter 'steam'" in caplog.text
+    assert get_output_formatter(len, True, tgi_compat=False) == (len, None)
+
+
+def test_the_oldest_form_needs_a_function() -> None:
+    with pytest.raises(TypeError, match="expected a function"):
+        adapt_legacy_output_formatter(output())

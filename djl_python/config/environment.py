@@ -64,6 +64,11 @@ def environment_entries(environ: Mapping[str, str]) -> dict[str, Entry]:
     return entries
 
 
+def environment_settings(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """A model's settings in the environment as a handler sees them, without the prefix `option.`."""
+    return {key.removeprefix("option."): entry.value for key, entry in environment_entries(environ).items()}
+
+
 def _option_key(name: str) -> str:
     """The key of OPTION_<name>: DTYPE -> option.dtype, ENTRYPOINT -> option.entryPoint; a mixed-case name is kept."""
     if name.upper() != name:

@@ -87,7 +87,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(
             description="Handler: a .py file of the model directory, a module, or module:attribute.",
-            extra={"environment": "DJL_ENTRY_POINT"},
+            extra={"environment": "DJL_ENTRY_POINT", "aliases": ["entry_point"]},
         ),
     ] = field(default="", name="entryPoint")
     handler: Annotated[str, Meta(min_length=1, description="Function of the entry point that answers.")] = "handle"

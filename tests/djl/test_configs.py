@@ -31,7 +31,7 @@ REFUSED: Mapping[int, str] = {
     **dict.fromkeys((11, 27, 28), _NO_FILE),  # their model.py is not here
     **dict.fromkeys((102, 107, 108, 109, 112, 124), _NOTHING),  # nor are their models of Java's engines
     103: "option.entryPoint=djl_python.stable-diffusion: expected",
-    111: "option.entryPoint=djl_python.xgboost_handler: expected",
+    111: "has no model.json",  # nor the table's model
     17: "there is no directory /opt/ml/model",
     105: "option.model_id is not set",
     166: "option.pipeline_parallel_degree=2: devices can share each layer",

@@ -21,16 +21,18 @@ ROOT = Path(__file__).resolve().parents[2]
 LAYERS = (
     {"core", "ipc", "config", "formats"},
     {"", "usercode", "inputs", "outputs", "encode_decode", "output_formatter", "input_parser", "request_io"}
-    | {"np_util", "pair_list"},
+    | {"np_util", "pair_list", "request", "chat_completions", "properties_manager", "utils", "service_loader"}
+    | {"session_manager", "sm_log_filter", "telemetry"},
     {"handler", "dialects", "text", "engine"},
-    {"worker", "server", "handlers"},
+    {"worker", "server", "handlers", "pipelines"},
+    {"huggingface", "rolling_batch", "streaming_utils", "sklearn_handler", "xgboost_handler", "test_model"},
     {"checking", "cli", "testing", "bench", "__main__"},
 )
 #: Groups whose members never import one another.
 APART = (
     {"engine", "text", "dialects"},
-    {"server", "worker", "handlers"},
-    {"engine", "server"},
+    {"server", "worker", "handlers", "pipelines"},
+    {"engine", "server", "pipelines"},
 )
 #: The engine's rooms, lowest first; modules directly in `engine` are what is above them, or small helpers of all.
 ROOMS = (
@@ -42,19 +44,22 @@ ROOMS = (
 UPWARD: set[tuple[str, str]] = set()
 #: Packages of the front end, and what each may import of the others.
 FRONT_END = {"server.models": {"server.metrics"}, "server.http": {"server.metrics", "server.models", "server.routes"}}
-#: Libraries that belong to one side of the house.
+#: Libraries that belong to one side of the house. DJL's HuggingFaceService has its model where the user's code is:
+#: `pipelines`, and its one function that returns a type of torch's.
 LIBRARIES = {
-    "torch": {"engine"},
+    "torch": {"engine", "pipelines", "huggingface"},
     "accelerate": {"engine"},
-    "transformers": {"engine", "handlers", "text"},
+    "transformers": {"engine", "handlers", "text", "pipelines"},
     "llguidance": {"engine"},
     "tornado": {"server"},
     "prometheus_client": {"server"},
 }
 #: The boundaries, where any error becomes an answer: the worker's service, its thread for the user's code, and what it
 #: has the engine's events call; the engine's loop, and opening a model with other ranks; a replica. And what puts
-#: an error of the user's into words, and reads clients' images with Pillow.
+#: an error of the user's into words, and reads clients' images with Pillow. DJL's decorator for a step of a rolling
+#: batch, which is one by contract.
 BOUNDARIES = {
+    "djl_python/rolling_batch/rolling_batch.py",
     *("djl_python/worker/service.py", "djl_python/worker/thread.py", "handlers/answer.py", "handlers/generation.py"),
     *("djl_python/engine/loop.py", "djl_python/engine/async_loop.py"),
     *("djl_python/engine/parallel/rank.py", "djl_python/engine/parallel/ranks.py"),
@@ -223,9 +228,10 @@ def test_the_front_ends_packages_import_in_one_direction() -> None:
 
 
 def test_no_folder_has_too_many_modules_to_look_through() -> None:
+    """But for the package itself, whose modules are those that DJL's users import."""
     counts = Counter(module.path.parent for module in MODULES if module.path.name != "__init__.py")
     crowded = {str(folder.relative_to(ROOT)): count for folder, count in counts.items() if count > 16}
-    assert crowded == {}
+    assert set(crowded) == {"djl_python"}
 
 
 def test_neighbours_that_are_strangers() -> None:
@@ -358,7 +364,9 @@ def test_what_catches_everything_is_seen(code: str, catches: bool) -> None:
 
 
 def test_no_module_called_utils() -> None:
-    assert [module.name for module in MODULES if module.name.endswith((".utils", ".helpers", ".common"))] == []
+    """But for a public name of DJL's, which handlers import."""
+    found = [module.name for module in MODULES if module.name.endswith((".utils", ".helpers", ".common"))]
+    assert found == ["djl_python.utils"]
 
 
 @pytest.mark.parametrize(
@@ -366,6 +374,8 @@ def test_no_module_called_utils() -> None:
     [
         ("djl_python", ["torch", "tornado", "transformers"]),
         ("djl_python.cli", ["torch", "transformers"]),
+        ("djl_python.huggingface, djl_python.streaming_utils", ["torch", "transformers", "tornado"]),
+        ("djl_python.sklearn_handler, djl_python.xgboost_handler", ["sklearn", "xgboost", "torch", "transformers"]),
         ("djl_python.engine", ["torch", "transformers"]),
         ("djl_python.engine.client", ["torch", "transformers", "tornado"]),
         ("djl_python.worker.__main__", ["torch", "transformers", "tornado"]),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+
+import pytest
 
 import djl_python
 import djl_python.handler
@@ -28,3 +31,49 @@ def test_what_output_formatters_are_written_with() -> None:
     types = {"RequestInput", "RequestOutput", "Sequence", "TextGenerationOutput", "TextInput", "Token"}
     assert types | {"output_formatter"} <= set(djl_python.output_formatter.__all__)
     assert all(hasattr(djl_python.output_formatter, name) for name in djl_python.output_formatter.__all__)
+
+
+#: DJL's modules, and the names that handlers written for DJL import from them.
+DJLS = {
+    "chat_completions.chat_properties": "ChatProperties",
+    "chat_completions.chat_utils": "is_chat_completions_request parse_chat_completions_request",
+    "encode_decode": "decode decode_csv encode encode_csv",
+    "huggingface": "ARCHITECTURES_2_TASK HuggingFaceService StopWord _service get_rolling_batch_class_from_str "
+    "get_torch_dtype_from_str handle",
+    "input_parser": "ParsedInput format_input init_handler input_formatter parse_input_with_formatter "
+    "prediction_handler",
+    "output_formatter": "RequestOutput TextGenerationOutput _json_chat_output_formatter _json_output_formatter "
+    "_jsonlines_chat_output_formatter _jsonlines_output_formatter adapt_legacy_output_formatter get_output_formatter "
+    "output_formatter sse_response_formatter",
+    "properties_manager.hf_properties": "HFQuantizeMethods HuggingFaceProperties",
+    "properties_manager.lmi_dist_rb_properties": "LmiDistRbProperties",
+    "properties_manager.properties": "Properties RollingBatchEnum StreamingEnum is_rolling_batch_enabled "
+    "is_streaming_enabled",
+    "properties_manager.scheduler_rb_properties": "SchedulerRbProperties",
+    "properties_manager.trt_properties": "TensorRtLlmProperties",
+    "properties_manager.vllm_rb_properties": "VllmRbProperties",
+    "request": "Request",
+    "request_io": "RequestInput RequestOutput Sequence TextGenerationOutput TextInput Token",
+    "rolling_batch.rolling_batch": "FINISH_REASON_MAPPER RollingBatch filter_unused_generation_params "
+    "stop_on_any_exception",
+    "rolling_batch.scheduler_rolling_batch": "SchedulerRollingBatch",
+    "service_loader": "ModelService get_annotated_function has_function_in_module load_model_service",
+    "session_manager": "Session SessionManager",
+    "sklearn_handler": "SklearnHandler handle service",
+    "sm_log_filter": "SMLogFilter",
+    "streaming_utils": "HFStreamer StreamingUtils",
+    "telemetry": "TelemetryManager telemetry_manager",
+    "test_model": "TestHandler create_concurrent_batch_request create_npz_request create_numpy_request create_request "
+    "create_text_request decode_encoded_output_binary extract_output_as_bytes extract_output_as_input "
+    "extract_output_as_npz extract_output_as_numpy extract_output_as_string load_properties run "
+    "update_properties_with_env_vars",
+    "utils": "IdCounter find_model_file get_input_details is_beam_search is_best_of is_multiple_sequences "
+    "profile_objects rolling_batch_inference wait_till_generation_finished",
+    "xgboost_handler": "XGBoostHandler handle service",
+}
+
+
+@pytest.mark.parametrize("module", DJLS)
+def test_djls_names(module: str) -> None:
+    found = importlib.import_module(f"djl_python.{module}")
+    assert [name for name in DJLS[module].split() if not hasattr(found, name)] == []

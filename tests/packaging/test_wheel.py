@@ -106,7 +106,8 @@ def metadata(wheel: zipfile.ZipFile, name: str) -> str:
 def test_entry_point(wheel: zipfile.ZipFile) -> None:
     parser = configparser.ConfigParser()
     parser.read_string(metadata(wheel, "entry_points.txt"))
-    assert dict(parser["console_scripts"]) == {"djl-serving": "djl_python.cli:main"}
+    scripts = {"djl-serving": "djl_python.cli:main", "djl-test-model": "djl_python.test_model:run"}
+    assert dict(parser["console_scripts"]) == scripts
 
 
 def test_metadata(wheel: zipfile.ZipFile) -> None:

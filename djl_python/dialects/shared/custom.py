@@ -6,15 +6,79 @@ Runs in the worker. The function is the user's code: an exception in it fails th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
+
+import msgspec
 
 from ... import request_io
 from ...core.errors import ServingError
 from ...core.types import Delta, Finish, GenerateRequest, Token, TopToken
-from ...formats.json_framing import JSON, JSONLINES
+from ...formats.json_framing import JSON, JSONLINES, SSE, encode_finite_json
 from .base import Formatter
 
 Shape = Callable[[request_io.TextGenerationOutput], bytes]
+#: From a whole response, or a chunk of a stream, to what is sent: an object, or text as it is.
+Reshape = Callable[[Any], Any]
+
+_EVENT: Final = b"data:"
+
+
+class ResponseFormatter(Formatter):
+    """Calls the user's function with the response that the dialect's own formatter makes: with the whole, or with each
+    chunk of a stream. Of a list of objects, with each of them.
+
+    Args:
+        reshape: the user's function, adapted by `output_formatter.adapt_response_formatter`.
+        inner: the dialect's own formatter.
+    """
+
+    def __init__(self, reshape: Reshape, inner: Formatter) -> None:
+        self._reshape = reshape
+        self._inner = inner
+        self._is_sse = inner.headers.get("content-type", "").startswith(SSE)
+        self.stream = inner.stream
+        self.headers = inner.headers
+        self.keep_alive = inner.keep_alive
+        self.shows_logprobs = inner.shows_logprobs
+
+    def tokenized(self, prompt_ids: Sequence[list[int]]) -> None:
+        self._inner.tokenized(prompt_ids)
+
+    def push(self, delta: Delta) -> bytes:
+        return self._chunks(self._inner.push(delta))
+
+    def end(self) -> bytes:
+        data = self._inner.end()
+        return self._chunks(data) if self.stream else self._reshaped(data)
+
+    def error(self, error: ServingError) -> bytes:
+        return self._inner.error(error)
+
+    def _chunks(self, data: bytes) -> bytes:
+        """The chunks of a stream, each reshaped in its line or event; what is no JSON ([DONE], comments) as it is."""
+        return b"".join(self._line(line) for line in data.splitlines(keepends=True))
+
+    def _line(self, line: bytes) -> bytes:
+        content = line.rstrip(b"\r\n")
+        before = b""
+        if self._is_sse:
+            if not content.startswith(_EVENT):
+                return line
+            value = content.removeprefix(_EVENT).lstrip(b" ")
+            before, content = content[: len(content) - len(value)], value
+        if not content.startswith((b"{", b"[{")):
+            return line
+        return before + self._reshaped(content) + line[len(line.rstrip(b"\r\n")) :]
+
+    def _reshaped(self, data: bytes) -> bytes:
+        response = msgspec.json.decode(data)
+        if isinstance(response, list):
+            made: Any = [self._reshape(one) for one in response]
+        else:
+            made = self._reshape(response)
+        if isinstance(made, str):
+            return made.encode()
+        return made if isinstance(made, bytes) else encode_finite_json(made)
 
 
 class CustomFormatter(Formatter):

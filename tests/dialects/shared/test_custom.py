@@ -18,8 +18,13 @@ from djl_python.core.types import (
     TopToken,
 )
 from djl_python.dialects.lmi.format import LmiFormatter
-from djl_python.dialects.shared.custom import CustomFormatter
-from djl_python.output_formatter import TextGenerationOutput, adapt_output_formatter, output_formatter
+from djl_python.dialects.shared.custom import CustomFormatter, ResponseFormatter
+from djl_python.output_formatter import (
+    TextGenerationOutput,
+    adapt_output_formatter,
+    adapt_response_formatter,
+    output_formatter,
+)
 
 TOKENS = (
     Token(1, "He", -0.5, top=(TopToken(7, "Yo", -1.0),)),
@@ -171,3 +176,50 @@ def test_each_prompt_has_an_output_of_its_own() -> None:
     formatter.push(Delta(choice=1, tokens=TOKENS[1:], finish=FINISH))
     ends = [line for line in lines(formatter.end()) if "text" in line]
     assert [(end["prompt"], end["text"], end["others"]) for end in ends] == [("Hi", "Hello", []), ("Ho", "Hello", [])]
+
+
+def reshaped(function: Callable[..., Any], framing: str, **options: Any) -> ResponseFormatter:
+    return ResponseFormatter(adapt_response_formatter(function), LmiFormatter(framing, **options))
+
+
+def marked(response: dict[str, Any]) -> dict[str, Any]:
+    return {**response, "mine": len(response)}
+
+
+def test_a_function_of_dicts_has_the_whole_response() -> None:
+    formatter = reshaped(marked, "json", details=True)
+    assert formatter.shows_logprobs
+    assert formatter.push(Delta(tokens=TOKENS, finish=FINISH)) == b""
+    made = json.loads(formatter.end())
+    assert (made["generated_text"], made["details"]["generated_tokens"], made["mine"]) == ("Hello", 3, 2)
+    assert formatter.headers["content-type"] == "application/json"
+
+
+def test_a_function_of_dicts_has_each_chunk_of_a_stream() -> None:
+    formatter = reshaped(marked, "jsonlines")
+    first = formatter.push(Delta(tokens=TOKENS[:1]))
+    rest = formatter.push(Delta(tokens=TOKENS[1:], finish=FINISH)) + formatter.end()
+    assert [line["mine"] for line in lines(first + rest)] == [1, 1, 2]
+    events = reshaped(marked, "sse")
+    data = events.push(Delta(tokens=TOKENS[:2]))
+    assert events.keep_alive
+    assert [json.loads(event[6:])["mine"] for event in data.split(b"\n\n")[:-1]] == [1, 1]
+
+
+def test_a_function_of_dicts_may_return_text() -> None:
+    formatter = reshaped(lambda response: response["generated_text"].upper(), "json")
+    formatter.push(Delta(tokens=TOKENS, finish=FINISH))
+    assert formatter.end() == b"HELLO"
+    assert json.loads(formatter.error(GenerationError("no")))["error"] == "no"
+
+
+class Lists(LmiFormatter):
+    """Answers as TGI's clients want them, in a list, and streams that end with a word."""
+
+    def end(self) -> bytes:
+        return b"data: [DONE]\n\n: comment\n" if self.stream else b'[{"a": 1}, {"b": 2}]'
+
+
+def test_lists_and_what_is_no_json() -> None:
+    assert json.loads(ResponseFormatter(marked, Lists("json")).end()) == [{"a": 1, "mine": 1}, {"b": 2, "mine": 1}]
+    assert ResponseFormatter(marked, Lists("sse")).end() == b"data: [DONE]\n\n: comment\n"

@@ -16,7 +16,7 @@ from djl_python.engine.builtin.options import BuiltInOptions
 from djl_python.engine.builtin.paged_batch import PagedRollingBatch
 from djl_python.engine.client import EngineClient
 from djl_python.engine.interface import RollingBatch
-from djl_python.engine.settings import BuiltInSettings as EngineSettings
+from djl_python.engine.settings import BuiltInSettings
 from djl_python.text.tokens.tokenizer import Tokenizer
 from djl_python.text.tokens.vocabulary import vocabulary_of
 from tests.checkpoints import VOCABULARY
@@ -26,7 +26,7 @@ def open_batch(path: Path, **settings: Any) -> PagedRollingBatch:
     """A small batch of a checkpoint, on one thread."""
     defaults: dict[str, Any] = {"max_batch_size": 8, "max_prefill_tokens": 24, "kv_cache_memory_mb": 16, "threads": 1}
     batch = PagedRollingBatch(
-        EngineSettings(model_path=str(path), **{**defaults, **settings}), lambda what, done, total: None
+        BuiltInSettings(model_path=str(path), **{**defaults, **settings}), lambda what, done, total: None
     )
     if (path / "tokenizer.json").is_file():
         batch.know(vocabulary_of(Tokenizer.load(path)))

@@ -49,7 +49,9 @@ OPTIONS_WITHOUT_EFFECT: Final[Mapping[str, str]] = _by_name(
         "a batch is formed at every step": "max_sparsity max_splits rolling_batch_type waiting_steps",
         "answers have LMI's shapes": "bedrock_compat",
         "it is a decorator in model.py": "input_formatter",
-        "requests have no sessions yet": "enable_stateful_sessions sessions_expiration sessions_path sessions_s3url",
+        "requests have no sessions yet": "enable_stateful_sessions sessions_s3url",
+        "the built-in handler has no sessions (djl_python.session_manager reads it)": "sessions_expiration "
+        "sessions_path",
         "a model has no environment of its own yet": "enable_venv",
     }
 )

@@ -47,12 +47,12 @@ def prompt_logits(checkpoint: Path, dtype: str, quantize: str | None) -> Tensor:
 
     from djl_python.core.types import SamplingParams
     from djl_python.engine.builtin.paged_batch import PagedRollingBatch
-    from djl_python.engine.settings import BuiltInSettings as EngineSettings
+    from djl_python.engine.settings import BuiltInSettings
 
     settings: dict[str, Any] = {"model_path": str(checkpoint), "dtype": dtype, "max_batch_size": 1}
     if quantize is not None:
         settings["quantize"] = quantize
-    batch = PagedRollingBatch(EngineSettings(**settings), lambda what, done, total: None)
+    batch = PagedRollingBatch(BuiltInSettings(**settings), lambda what, done, total: None)
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     ids = tokenizer(text, truncation=True, max_length=TOKENS)["input_ids"]

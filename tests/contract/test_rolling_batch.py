@@ -11,7 +11,7 @@ from djl_python.core.errors import ParameterError
 from djl_python.core.registry import load_object
 from djl_python.core.types import FinishReason, SamplingParams, TokenEvent
 from djl_python.engine.interface import RollingBatch, engine_of
-from djl_python.engine.settings import BuiltInSettings as EngineSettings
+from djl_python.engine.settings import BuiltInSettings
 from djl_python.testing import FAKE_ENGINE
 from tests.checkpoints import build_checkpoint
 from tests.engines import run_to_end
@@ -31,7 +31,7 @@ def opener(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         build_checkpoint(path, _ARCHITECTURE[name], sinks=True)
 
     def open_batch(max_batch_size: int = 4, max_model_len: int = 64, threads: int = 1) -> RollingBatch:
-        settings = EngineSettings(
+        settings = BuiltInSettings(
             model_path=str(path),
             max_batch_size=max_batch_size,
             max_model_len=max_model_len,

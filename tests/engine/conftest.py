@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from djl_python.engine.native.program.sampling import NativeChooser
+from djl_python.engine.native.program.sampling import NativeRowSampler
 from djl_python.engine.native.thread_pool import ThreadPool
 from tests.kernels import kernels_or_skip
 
@@ -27,7 +27,7 @@ def native_pool() -> Iterator[ThreadPool]:
 
 
 @pytest.fixture(scope="session")
-def native_chooser(native_pool: ThreadPool) -> Iterator[NativeChooser]:
-    chooser = NativeChooser(native_pool)
-    yield chooser
-    chooser.close()
+def native_row_sampler(native_pool: ThreadPool) -> Iterator[NativeRowSampler]:
+    row_sampler = NativeRowSampler(native_pool)
+    yield row_sampler
+    row_sampler.close()

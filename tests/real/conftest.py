@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 from djl_python.engine.builtin.paged_batch import PagedRollingBatch
 from djl_python.engine.native.library import library
-from djl_python.engine.settings import BuiltInSettings as EngineSettings
+from djl_python.engine.settings import BuiltInSettings
 from djl_python.text.tokens.tokenizer import Tokenizer
 from djl_python.text.tokens.vocabulary import vocabulary_of
 from tests.kernels import kernels_or_skip
@@ -44,7 +44,7 @@ def opened(path: Path, **settings: Any) -> Iterator[PagedRollingBatch]:
     kernels_or_skip(library)
     defaults: dict[str, Any] = {"max_batch_size": 16, "max_model_len": 1024, "kv_blocks": 84}
     batch = PagedRollingBatch(
-        EngineSettings(model_path=str(path), **{**defaults, **settings}), lambda what, done, total: None
+        BuiltInSettings(model_path=str(path), **{**defaults, **settings}), lambda what, done, total: None
     )
     batch.know(vocabulary_of(Tokenizer.load(path)))
     try:

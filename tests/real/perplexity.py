@@ -19,7 +19,7 @@ from djl_python.core.cpu_limit import available_cpus
 from djl_python.core.types import SamplingParams
 from djl_python.engine.builtin.paged_batch import PagedRollingBatch
 from djl_python.engine.interface import RollingBatch
-from djl_python.engine.settings import BuiltInSettings as EngineSettings
+from djl_python.engine.settings import BuiltInSettings
 from tests.engines import run_to_end
 from tests.real.texts import WINDOW, windows
 
@@ -81,7 +81,7 @@ def main() -> None:
         model = AutoModelForCausalLM.from_pretrained(arguments.checkpoint, dtype=DTYPES[arguments.dtype])
         print(of_transformers(model, texts))
         return
-    settings = EngineSettings(
+    settings = BuiltInSettings(
         model_path=str(arguments.checkpoint),
         dtype=arguments.dtype,
         quantize=arguments.quantize,

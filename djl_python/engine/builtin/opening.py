@@ -16,13 +16,13 @@ from ..devices.free_memory import available_bytes, cpu_cache_bytes
 from ..interface import Progress
 from ..native.library import begin_building, lacking
 from ..native.prefault import PrefaultedRegions, begin_prefault
-from ..settings import BuiltInSettings as EngineSettings
+from ..settings import BuiltInSettings
 
 if TYPE_CHECKING:
     from .paged_batch import PagedRollingBatch
 
 
-def open_batch(settings: EngineSettings, progress: Progress) -> PagedRollingBatch:
+def open_batch(settings: BuiltInSettings, progress: Progress) -> PagedRollingBatch:
     """Open the built-in engine; `RollingBatch.__init__` describes the arguments."""
     if settings.tensor_parallel_degree == 0 and _on_cpu(settings):
         settings = replace(settings, tensor_parallel_degree=1)
@@ -32,17 +32,17 @@ def open_batch(settings: EngineSettings, progress: Progress) -> PagedRollingBatc
     return PagedRollingBatch(settings, progress, prefaulted)
 
 
-def _on_cpu(settings: EngineSettings) -> bool:
+def _on_cpu(settings: BuiltInSettings) -> bool:
     return settings.device == "cpu" or (settings.device == "auto" and not has_gpu())
 
 
-def _will_run_natively(settings: EngineSettings) -> bool:
+def _will_run_natively(settings: BuiltInSettings) -> bool:
     """Whether the model will run on the native kernels, as far as can be told without torch."""
     if settings.tensor_parallel_degree != 1 or settings.kernels == "torch" or settings.image_example is not None:
         return False
     return _on_cpu(settings) and not lacking()
 
 
-def _begin(settings: EngineSettings) -> PrefaultedRegions | None:
+def _begin(settings: BuiltInSettings) -> PrefaultedRegions | None:
     begin_building()
     return begin_prefault(Path(settings.model_path), settings.quantize, cpu_cache_bytes(settings), available_bytes())

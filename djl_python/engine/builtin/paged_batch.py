@@ -31,11 +31,11 @@ from ..interface import Progress, RollingBatch, error_event
 from ..native.prefault import PrefaultedRegions
 from ..opening.open_model import open_model
 from ..parallel.ranks import open_shared
-from ..sampling.choosing import Chosen
 from ..sampling.grammar import CompiledGrammar, GrammarCompiler, Matcher
+from ..sampling.row_sampler import SampledTokens
 from ..sampling.sampler import Sampled, Sampler, prompt_entries, sampled
-from ..settings import BuiltInSettings as EngineSettings
-from ..torch_backend.model_runner import ModelRunner, chosen_or_logits, rows_of
+from ..settings import BuiltInSettings
+from ..torch_backend.model_runner import ModelRunner, rows_of, sampled_or_logits
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class PagedRollingBatch(RollingBatch):
     """Combines scheduler, model runner and sampler; `open_model` describes `prefaulted`."""
 
     def __init__(
-        self, settings: EngineSettings, progress: Progress, prefaulted: PrefaultedRegions | None = None
+        self, settings: BuiltInSettings, progress: Progress, prefaulted: PrefaultedRegions | None = None
     ) -> None:
         if settings.tensor_parallel_degree != 1:
             progress("importing transformers", 0, 0)
@@ -84,14 +84,14 @@ class PagedRollingBatch(RollingBatch):
             whole_prompts=opened.scheduling.whole_prompts,
             on_preempt=self.runner.forget,
         )
-        self._chooser = opened.choice.chooser
-        self._pick = opened.choice.pick
+        self._row_sampler = opened.sampling.row_sampler
+        self._pick = opened.sampling.pick
         self._close_runner = opened.close
         self.sampler = Sampler(
             opened.loaded.vocabulary,
             opened.loaded.eos_ids,
             opened.loaded.device,
-            opened.choice.chooser,
+            opened.sampling.row_sampler,
             threads_of(settings),
         )
         self.vocabulary: int = opened.loaded.vocabulary
@@ -238,8 +238,8 @@ class PagedRollingBatch(RollingBatch):
         sequences = [chunk.sequence for chunk in drawing for _ in range(len(chunk.drafts) + 1)]
         ahead = [i for chunk in drawing for i in range(len(chunk.drafts) + 1)]
         asked = self.sampler.ask(sequences, ahead)
-        found = chosen_or_logits(self.runner, self._pick, chunks, asked)
-        if isinstance(found, Chosen):
+        found = sampled_or_logits(self.runner, self._pick, chunks, asked)
+        if isinstance(found, SampledTokens):
             return sampled(found)
         logits = found
         # where each chunk's rows end; taken before anything changes what `rows_of` returns
@@ -289,7 +289,7 @@ class PagedRollingBatch(RollingBatch):
             if first < last:
                 start = end - chunk.length - following
                 sequence.prompt_entries += prompt_entries(
-                    self._chooser,
+                    self._row_sampler,
                     logits[start + first : start + last],
                     sequence.tokens[first:last],
                     sequence.sampling.prompt_logprobs or 0,

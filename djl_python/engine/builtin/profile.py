@@ -21,7 +21,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from ...core.types import SamplingParams
-from ..settings import BuiltInSettings as EngineSettings
+from ..settings import BuiltInSettings
 from .opening import open_batch
 from .paged_batch import PagedRollingBatch
 
@@ -74,7 +74,7 @@ def _time(owner: object, method: str, device: torch.device) -> _Timed:
     return timed
 
 
-def measure(settings: EngineSettings, context: int, steps: int) -> dict[str, Any]:
+def measure(settings: BuiltInSettings, context: int, steps: int) -> dict[str, Any]:
     """Decode `steps` tokens for as many sequences as fit a batch, which already have `context` tokens.
 
     Returns:
@@ -175,7 +175,7 @@ def main() -> None:
     arguments = parser.parse_args()
     results = [
         measure(
-            EngineSettings(
+            BuiltInSettings(
                 model_path=str(arguments.model),
                 max_batch_size=size,
                 max_prefill_tokens=2048,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ..settings import BuiltInSettings as EngineSettings
+from ..settings import BuiltInSettings
 
 _WEIGHTS: Final = ("*.safetensors", "*.bin")
 _BYTES: Final = {"fp32": 4, "float32": 4}  # of a number; others have 2
@@ -32,7 +32,7 @@ class Beside:
 NOTHING: Final = Beside()
 
 
-def draft_size(settings: EngineSettings) -> Beside:
+def draft_size(settings: BuiltInSettings) -> Beside:
     """What `option.draft_model_id` will take; nothing without one."""
     if settings.speculative != "draft":
         return NOTHING

@@ -18,7 +18,7 @@ from ..attention.lookup import PAGED, register, set_attention
 from ..devices.device import SlowFormat, pick_device, prepare_device, slow_format
 from ..devices.tensor_parallel import placement
 from ..interface import Progress
-from ..settings import BuiltInSettings as EngineSettings
+from ..settings import BuiltInSettings
 from .deferred_loading import deferring_config, unpack_linears_
 from .expert_stacks import unpack_experts_
 from .plain_checkpoint import PlainCheckpoint
@@ -65,12 +65,12 @@ class LoadedModel:
         return sum(tensor.nbytes for tensor in (*self.model.parameters(), *self.model.buffers()))
 
 
-def threads_of(settings: EngineSettings) -> int:
+def threads_of(settings: BuiltInSettings) -> int:
     """CPU threads that a step may use."""
     return max(1, (settings.threads or available_cpus()) // settings.tensor_parallel_degree)
 
 
-def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
+def load_model(settings: BuiltInSettings, progress: Progress) -> LoadedModel:
     """Load `settings.model_path` with transformers.
 
     Raises:
@@ -125,7 +125,7 @@ def load_model(settings: EngineSettings, progress: Progress) -> LoadedModel:
 class _Loader:
     """Has transformers load a checkpoint, whose quantized weights may stay in its files (`checkpoint`)."""
 
-    settings: EngineSettings
+    settings: BuiltInSettings
     device: torch.device
     path: Path
     config: Any
@@ -229,7 +229,7 @@ def _quantized_checkpoint(path: Path, config: Any, device: torch.device) -> Quan
         return None
 
 
-def _plain_experts(path: Path, config: Any, device: torch.device, settings: EngineSettings) -> PlainCheckpoint | None:
+def _plain_experts(path: Path, config: Any, device: torch.device, settings: BuiltInSettings) -> PlainCheckpoint | None:
     """The checkpoint, if native kernels may read its experts one by one; else None."""
     if device.type != "cpu" or settings.kernels == "torch" or settings.image_example is not None:
         return None
@@ -241,17 +241,17 @@ def _plain_experts(path: Path, config: Any, device: torch.device, settings: Engi
     return checkpoint if checkpoint.linears else None
 
 
-def rounding(settings: EngineSettings) -> Quantize | None:
+def rounding(settings: BuiltInSettings) -> Quantize | None:
     """What this engine itself rounds the weights to; None if it doesn't."""
     return settings.quantize if settings.quantize in ("int8", "int4") else None
 
 
-def products_rounding(settings: EngineSettings, loaded: LoadedModel) -> Quantize | None:
+def products_rounding(settings: BuiltInSettings, loaded: LoadedModel) -> Quantize | None:
     """What products of integers round to: weights and activations; of a quantized checkpoint only the activations."""
     return rounding(settings) if loaded.method is None else "int8"
 
 
-def _check_quantization(settings: EngineSettings, device: torch.device, stored: Any) -> None:
+def _check_quantization(settings: BuiltInSettings, device: torch.device, stored: Any) -> None:
     """Check that the checkpoint, whose own setting is `stored`, is or can be quantized as `option.quantize` says."""
     wanted = settings.quantize
     if wanted == "none":

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import psutil
 
-from ..settings import BuiltInSettings as EngineSettings
+from ..settings import BuiltInSettings
 
 _CONTAINER: Final = Path("/sys/fs/cgroup")
 
@@ -37,7 +37,7 @@ _CPU_CACHE_SHARE: Final = 0.4
 _ALL_CACHES_SHARE: Final = 0.8
 
 
-def cpu_cache_bytes(settings: EngineSettings) -> int:
+def cpu_cache_bytes(settings: BuiltInSettings) -> int:
     """Most bytes that the cache may take, given the memory that is free now."""
     if settings.kv_cache_memory_mb is not None:
         return settings.kv_cache_memory_mb * 2**20

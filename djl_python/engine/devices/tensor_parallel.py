@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from ...config import set_rank_environment
 from ...core.errors import ModelLoadError
-from ..settings import BuiltInSettings as EngineSettings
+from ..settings import BuiltInSettings
 from .device import pick_device, prepare_device
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ _DIVIDED: Final = ("num_attention_heads", "num_key_value_heads")
 _PAGED_LAYERS: Final = frozenset({"full_attention", "sliding_attention"})
 
 
-def degree_of(settings: EngineSettings) -> int:
+def degree_of(settings: BuiltInSettings) -> int:
     """How many devices share the model: as many as were asked for, or as there are and can.
 
     Raises:
@@ -60,7 +60,7 @@ def degree_of(settings: EngineSettings) -> int:
     return max(degree for degree in range(1, there + 1) if all(count % degree == 0 for count in counts.values()))
 
 
-def _hindrance(settings: EngineSettings, device: torch.device, text: Any) -> str | None:
+def _hindrance(settings: BuiltInSettings, device: torch.device, text: Any) -> str | None:
     """What has a model run on one device; None if nothing does.
 
     Args:
@@ -81,7 +81,7 @@ def _hindrance(settings: EngineSettings, device: torch.device, text: Any) -> str
     return None
 
 
-def settings_of(rank: int, degree: int, settings: EngineSettings) -> EngineSettings:
+def settings_of(rank: int, degree: int, settings: BuiltInSettings) -> BuiltInSettings:
     """A rank's settings; its device is the `rank`-th after the one of the model's settings."""
     device = pick_device(settings.device)
     return replace(
@@ -92,7 +92,7 @@ def settings_of(rank: int, degree: int, settings: EngineSettings) -> EngineSetti
     )
 
 
-def join(rank: int, settings: EngineSettings, meeting: Path) -> None:
+def join(rank: int, settings: BuiltInSettings, meeting: Path) -> None:
     """Wait for the other ranks, and be one of them from now on.
 
     Args:
@@ -112,7 +112,7 @@ def join(rank: int, settings: EngineSettings, meeting: Path) -> None:
     )
 
 
-def placement(settings: EngineSettings, device: torch.device) -> dict[str, Any]:
+def placement(settings: BuiltInSettings, device: torch.device) -> dict[str, Any]:
     """What transformers' `from_pretrained` is told: the device, or how many ranks this process is one of.
 
     Raises:

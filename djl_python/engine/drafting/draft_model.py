@@ -17,9 +17,9 @@ import torch
 from ..batch.chunk import Chunk
 from ..batch.sequence import NO_TOKEN, Sequence
 from ..opening.opened_model import OpenedModel
-from ..sampling.choosing import Chosen
+from ..sampling.row_sampler import SampledTokens
 from ..sampling.sampler import Sampler
-from ..torch_backend.model_runner import chosen_or_logits
+from ..torch_backend.model_runner import sampled_or_logits
 from .speculation import ROW_COST, Confidence, Drafts
 
 _WEIGHT: Final = 0.1  # of the newest time in a moving average
@@ -52,7 +52,7 @@ class ModelDrafter:
 
     def __init__(self, draft: OpenedModel, sampler: Sampler, max_model_len: int, block_size: int) -> None:
         self._runner = draft.runner
-        self._pick = draft.choice.pick
+        self._pick = draft.sampling.pick
         self._max_model_len = max_model_len
         self._block_size = block_size
         self._unread: set[int] = set()  # whole blocks with positions that only the model has read
@@ -149,8 +149,8 @@ class ModelDrafter:
             self._catch_up(twin, leave=2)  # the last token, and the last draft, unread, if all were accepted
         chunks = [Chunk(twin, twin.remaining) for twin in twins]
         asked = self._sampler.ask(twins)
-        found = chosen_or_logits(self._runner, self._pick, chunks, asked)
-        if isinstance(found, Chosen):
+        found = sampled_or_logits(self._runner, self._pick, chunks, asked)
+        if isinstance(found, SampledTokens):
             tokens = found.token_ids
         else:
             with torch.inference_mode():

@@ -14,7 +14,7 @@ from ..interface import Progress
 from ..opening.open_model import open_model
 from ..opening.opened_model import NATIVE, OpenedModel
 from ..sampling.sampler import Sampler
-from ..settings import BuiltInSettings as EngineSettings
+from ..settings import BuiltInSettings
 from .draft_model import ModelDrafter
 from .ngram import NgramDrafter
 from .speculation import Drafter, Speculation
@@ -27,7 +27,7 @@ _MODEL_LENGTH: Final = 5
 
 
 def open_speculation(
-    settings: EngineSettings, opened: OpenedModel, sampler: Sampler, progress: Progress
+    settings: BuiltInSettings, opened: OpenedModel, sampler: Sampler, progress: Progress
 ) -> Speculation | None:
     """Open what makes drafts for the opened model; None if nothing does.
 
@@ -47,7 +47,7 @@ def open_speculation(
     return Speculation(drafter, length, opened.memory.max_model_len)
 
 
-def _open_model(settings: EngineSettings, opened: OpenedModel, sampler: Sampler, progress: Progress) -> ModelDrafter:
+def _open_model(settings: BuiltInSettings, opened: OpenedModel, sampler: Sampler, progress: Progress) -> ModelDrafter:
     draft = open_model(
         msgspec.structs.replace(
             settings,

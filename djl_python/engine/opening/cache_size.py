@@ -14,7 +14,7 @@ from ..checkpoints.draft_size import NOTHING, Beside
 from ..checkpoints.loading import LoadedModel
 from ..devices.free_memory import available_bytes, cpu_cache_bytes
 from ..devices.tensor_parallel import least
-from ..settings import BuiltInSettings as EngineSettings
+from ..settings import BuiltInSettings
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class CacheSize:
 
 
 def size_cache(
-    settings: EngineSettings,
+    settings: BuiltInSettings,
     loaded: LoadedModel,
     layers: dict[int, LayerShape],
     wanted: int,
@@ -105,12 +105,12 @@ def size_cache(
     return CacheSize(blocks, length, saved, reserved, f"context {length}, {memory}")
 
 
-def _measures(settings: EngineSettings, device: torch.device) -> bool:
+def _measures(settings: BuiltInSettings, device: torch.device) -> bool:
     """Whether the cache gets what is left of a GPU's memory."""
     return device.type == "cuda" and settings.kv_cache_memory_mb is None
 
 
-def _cache_bytes(settings: EngineSettings, device: torch.device, beside: Beside) -> int:
+def _cache_bytes(settings: BuiltInSettings, device: torch.device, beside: Beside) -> int:
     """Bytes for this rank's part of the cache."""
     if not _measures(settings, device):
         return cpu_cache_bytes(settings) // settings.tensor_parallel_degree

@@ -9,7 +9,7 @@ from typing import Protocol
 from ..attention.lookup import set_attention
 from ..checkpoints.draft_size import Beside
 from ..checkpoints.loading import LoadedModel, can_page
-from ..settings import BuiltInSettings as EngineSettings
+from ..settings import BuiltInSettings
 from ..transformers_private import attention_name
 from .opened_model import OpenedModel
 from .reference import Reference
@@ -25,7 +25,7 @@ class OpeningRequest:
         beside: what a draft model will take.
     """
 
-    settings: EngineSettings
+    settings: BuiltInSettings
     loaded: LoadedModel
     length: int
     reference: Reference

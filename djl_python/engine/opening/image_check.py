@@ -19,7 +19,7 @@ from ..batch.chunk import Chunk
 from ..batch.sequence import Sequence
 from ..checkpoints.call_errors import CALL_ERRORS
 from ..checkpoints.loading import LoadedModel
-from ..settings import BuiltInSettings as EngineSettings
+from ..settings import BuiltInSettings
 from ..torch_backend.images import PagedImages, model_inputs
 from ..torch_backend.model_runner import ModelRunner
 from ..torch_backend.paging import TRIAL_BLOCK, Paging
@@ -104,7 +104,7 @@ class ImageSupport:
     paged: PagedImages | None
 
 
-def open_image_support(settings: EngineSettings, loaded: LoadedModel) -> ImageSupport | None:
+def open_image_support(settings: BuiltInSettings, loaded: LoadedModel) -> ImageSupport | None:
     """What a model that has an attention of transformers' own needs; None if it takes no images."""
     if settings.image_example is None:
         return None

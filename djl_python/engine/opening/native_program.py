@@ -20,14 +20,14 @@ from ..native.library import UnavailableError, library
 from ..native.prefault import PrefaultedRegions
 from ..native.program.program import Program
 from ..native.program.runner import NativeModelRunner
-from ..native.program.sampling import NativeChooser
+from ..native.program.sampling import NativeRowSampler
 from ..native.thread_pool import FORMATS
 from ..reading.inference.decoder import read_recipe
 from ..reading.recipe.decoder import Recipe
 from ..reading.recipe.primitives import NotUnderstoodError
 from .cache_size import CacheSize, size_cache
 from .candidate import OpeningRequest, Refusal
-from .opened_model import NATIVE, OpenedModel, Scheduling, SequenceMemory, TokenChoice, info_of, name_of
+from .opened_model import NATIVE, OpenedModel, Scheduling, SequenceMemory, TokenSampling, info_of, name_of
 from .proof import prove
 from .trial import LONGEST
 
@@ -86,10 +86,10 @@ def _opened(
         parameter.data = torch.empty(0, dtype=parameter.dtype)
     torch.set_num_threads(1)
     trim_allocator()
-    chooser = NativeChooser(program.pool, program.maxima_of)
+    row_sampler = NativeRowSampler(program.pool, program.maxima_of)
 
     def close() -> None:
-        chooser.close()
+        row_sampler.close()
         program.close()
 
     return OpenedModel(
@@ -105,7 +105,7 @@ def _opened(
         scheduling=Scheduling(max_prefill_tokens=settings.max_prefill_tokens, short_context=recipe.short_context),
         info=info_of(loaded, settings, NATIVE, program.weight_bytes, size.bytes),
         description=f"{name_of(loaded, settings)} on cpu (native kernels, {program.pool.vectors}), {size.description}",
-        choice=TokenChoice(chooser, runner.pick),
+        sampling=TokenSampling(row_sampler, runner.pick),
         takes_drafts=states is None,
         close=close,
     )

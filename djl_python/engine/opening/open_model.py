@@ -21,7 +21,7 @@ from ..checkpoints.loading import LoadedModel, load_model, products_rounding
 from ..checkpoints.rope import freeze_rope_
 from ..interface import Progress
 from ..native.prefault import PrefaultedRegions
-from ..settings import BuiltInSettings as EngineSettings
+from ..settings import BuiltInSettings
 from ..trial_text import sent_text
 from .cached_on_torch import CachedOnTorch
 from .candidate import Candidate, OpeningRequest, Refusal
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 def open_model(
-    settings: EngineSettings, progress: Progress, prefaulted: PrefaultedRegions | None = None, beside: Beside = NOTHING
+    settings: BuiltInSettings, progress: Progress, prefaulted: PrefaultedRegions | None = None, beside: Beside = NOTHING
 ) -> OpenedModel:
     """Load the model, decide how to run it, and make its cache.
 
@@ -88,7 +88,7 @@ def _told(opened: OpenedModel, refusals: list[Refusal]) -> OpenedModel:
     return replace(opened, info=info)
 
 
-def _reference(settings: EngineSettings, loaded: LoadedModel, trial: Trial) -> Reference:
+def _reference(settings: BuiltInSettings, loaded: LoadedModel, trial: Trial) -> Reference:
     """The model's own logits; if it does not use experts' weights one by one, they become tensors first."""
     rounds = products_rounding(settings, loaded)
     try:

@@ -9,9 +9,9 @@ from typing import Final
 from ...core.types import EngineInfo
 from ..batch.state_slots import StateSlots
 from ..checkpoints.loading import LoadedModel, rounding
-from ..sampling.choosing import Chooser
-from ..sampling.torch_chooser import TorchChooser
-from ..settings import BuiltInSettings as EngineSettings
+from ..sampling.row_sampler import RowSampler
+from ..sampling.torch_row_sampler import TorchRowSampler
+from ..settings import BuiltInSettings
 from ..torch_backend.model_runner import ModelRunner, Pick
 
 #: `EngineInfo.runner` of a model that runs without torch.
@@ -55,10 +55,10 @@ class Scheduling:
 
 
 @dataclass(frozen=True)
-class TokenChoice:
+class TokenSampling:
     """What chooses tokens from a step's logits, and a shorter way to them if there is one."""
 
-    chooser: Chooser = field(default_factory=TorchChooser)
+    row_sampler: RowSampler = field(default_factory=TorchRowSampler)
     pick: Pick = lambda chunks, asked: None
 
 
@@ -79,14 +79,14 @@ class OpenedModel:
     scheduling: Scheduling
     info: EngineInfo
     description: str
-    choice: TokenChoice = field(default_factory=TokenChoice)
+    sampling: TokenSampling = field(default_factory=TokenSampling)
     takes_images: bool = False
     takes_drafts: bool = False
     close: Callable[[], None] = lambda: None
 
 
 def info_of(
-    loaded: LoadedModel, settings: EngineSettings, runner: str, weight_bytes: int, cache_bytes: int
+    loaded: LoadedModel, settings: BuiltInSettings, runner: str, weight_bytes: int, cache_bytes: int
 ) -> EngineInfo:
     """What is said of a model that this runner runs."""
     return EngineInfo(
@@ -99,13 +99,13 @@ def info_of(
     )
 
 
-def name_of(loaded: LoadedModel, settings: EngineSettings) -> str:
+def name_of(loaded: LoadedModel, settings: BuiltInSettings) -> str:
     """What a description begins with: the model's class, and the formats that it computes and keeps its weights in."""
     how = _weights_of(loaded, settings)
     rounded = "" if how is None else f" with {how} weights"
     return f"{type(loaded.model).__name__}, {str(loaded.dtype).removeprefix('torch.')}{rounded}"
 
 
-def _weights_of(loaded: LoadedModel, settings: EngineSettings) -> str | None:
+def _weights_of(loaded: LoadedModel, settings: BuiltInSettings) -> str | None:
     """What the weights are quantized with or rounded to; None: nothing."""
     return loaded.method or rounding(settings)

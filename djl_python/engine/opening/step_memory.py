@@ -13,7 +13,7 @@ from ..batch.chunk import Chunk
 from ..batch.sequence import Sequence
 from ..checkpoints.loading import LoadedModel
 from ..sampling.sampler import Sampler
-from ..settings import BuiltInSettings as EngineSettings
+from ..settings import BuiltInSettings
 from ..torch_backend.model_runner import ModelRunner
 from ..torch_backend.trials import trial_step
 
@@ -22,7 +22,7 @@ _SAMPLING = SamplingParams(max_new_tokens=1, do_sample=True, top_p=0.5, repetiti
 
 
 def step_bytes(
-    settings: EngineSettings,
+    settings: BuiltInSettings,
     loaded: LoadedModel,
     longest: int,
     trial: Callable[[int], AbstractContextManager[ModelRunner]],
@@ -54,7 +54,7 @@ def step_bytes(
     return taken
 
 
-def _largest_step(settings: EngineSettings, loaded: LoadedModel, tokens: int, runner: ModelRunner) -> None:
+def _largest_step(settings: BuiltInSettings, loaded: LoadedModel, tokens: int, runner: ModelRunner) -> None:
     """Read a prompt of as many tokens as a step may have, and draw for as many sequences as it may."""
     ids = [each % loaded.vocabulary for each in range(tokens)]
     sequence = Sequence(0, ids, tokens, _SAMPLING, blocks=list(range(tokens)))

@@ -23,16 +23,16 @@ from ..native.library import UnavailableError
 from ..native.modules.cache import NativeCache
 from ..native.modules.linears import NativeLinears
 from ..native.modules.stand_ins import StandIns
-from ..native.program.sampling import NativeChooser
+from ..native.program.sampling import NativeRowSampler
 from ..native.thread_pool import FORMATS
-from ..settings import BuiltInSettings as EngineSettings
+from ..settings import BuiltInSettings
 from ..torch_backend.attention import PagedCache
 from ..torch_backend.linears import matrices, on_torch, replace_linears_, unrounded
 from ..torch_backend.recurrent import ModelContext
 from ..torch_backend.torch_cache import TorchCache
 from .candidate import OpeningRequest
 from .image_check import ImageSupport, open_image_support
-from .opened_model import OpenedModel, TokenChoice
+from .opened_model import OpenedModel, TokenSampling
 from .reference import Reference
 
 log = logging.getLogger(__name__)
@@ -67,18 +67,18 @@ class TorchModel:
         if linears is None:
             return replace(opened, info=info)
         trim_allocator()
-        chooser = NativeChooser(linears.pool)
+        row_sampler = NativeRowSampler(linears.pool)
 
         def close() -> None:
             opened.close()
-            chooser.close()
+            row_sampler.close()
             linears.close()
 
         return replace(
             opened,
             info=msgspec.structs.replace(info, runner=f"{info.runner} (native products)"),
             description=opened.description.replace(" on cpu", " on cpu (native products)", 1),
-            choice=TokenChoice(chooser),
+            sampling=TokenSampling(row_sampler),
             close=close,
         )
 
@@ -100,7 +100,7 @@ def prepare_for_torch(request: OpeningRequest) -> tuple[OpeningRequest, TorchMod
     return replace(request, reference=reference), TorchModel(linears, functions, images, kept)
 
 
-def _native_linears(settings: EngineSettings, loaded: LoadedModel) -> NativeLinears | None:
+def _native_linears(settings: BuiltInSettings, loaded: LoadedModel) -> NativeLinears | None:
     """The native kernels for a model whose other parts torch runs; None where there are none."""
     if settings.kernels == "torch" or loaded.device.type != "cpu" or loaded.dtype not in FORMATS:
         return None

@@ -34,7 +34,7 @@ from ..devices.tensor_parallel import join, settings_of
 from ..interface import Progress
 from ..opening.open_model import open_model
 from ..opening.opened_model import OpenedModel
-from ..settings import BuiltInSettings as EngineSettings
+from ..settings import BuiltInSettings
 from ..torch_backend.model_runner import ModelRunner, PagedModelRunner
 from ..trial_text import sent_text
 
@@ -54,7 +54,7 @@ class Begin(msgspec.Struct, frozen=True, array_like=True):
     """First message to a rank. `meeting` is the file where the ranks find one another."""
 
     rank: int
-    settings: EngineSettings
+    settings: BuiltInSettings
     meeting: str
 
 
@@ -113,7 +113,7 @@ class Ranks:
         settings: those of rank 0, see `settings_of`.
     """
 
-    def __init__(self, settings: EngineSettings) -> None:
+    def __init__(self, settings: BuiltInSettings) -> None:
         degree = settings.tensor_parallel_degree
         self._folder = tempfile.TemporaryDirectory(prefix="djl-ranks-")
         self.meeting = Path(self._folder.name) / "meeting"
@@ -195,7 +195,7 @@ class SharedRunner:
 
 
 def open_part(
-    rank: int, settings: EngineSettings, meeting: Path, progress: Progress, beside: Beside = NOTHING
+    rank: int, settings: BuiltInSettings, meeting: Path, progress: Progress, beside: Beside = NOTHING
 ) -> OpenedModel:
     """Open a rank's part of the model, with the others, see `tensor_parallel.join`.
 
@@ -212,7 +212,7 @@ def open_part(
     return opened
 
 
-def open_shared(settings: EngineSettings, progress: Progress, beside: Beside) -> OpenedModel:
+def open_shared(settings: BuiltInSettings, progress: Progress, beside: Beside) -> OpenedModel:
     """`open_model` for a model that several devices share.
 
     Args:

@@ -5,7 +5,7 @@ that row's logits, parameters, seed and position only, never on the rest of the 
 counter-based generator (a hash of seed and position), so a preempted or retried request draws the same tokens again.
 
 Most rows choose from the model's own logits, which are left as they are. Rows whose scores a rule changes get a copy. A
-`Chooser` then picks a token for each row.
+`RowSampler` then picks a token for each row.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from torch import Tensor
 
 from ..batch.sequence import PromptEntry, Sequence
 from ..devices.transfers import indices, upload
-from .choosing import Asked, Chooser, Chosen, Top
 from .grammar import MaskComputer, forbid
 from .penalties import PenaltyTable
+from .row_sampler import RowSampler, SampledTokens, SamplingRequest, Top
 from .sampling_plan import Changes, Plan
-from .torch_chooser import TorchChooser
+from .torch_row_sampler import TorchRowSampler
 
 
 class Sampled(NamedTuple):
@@ -39,7 +39,7 @@ class Sampler:
 
     Args:
         eos_ids: tokens that a minimum length forbids.
-        chooser: what reads whole rows of logits.
+        row_sampler: what reads whole rows of logits.
         threads: how many compute grammars' masks.
     """
 
@@ -48,13 +48,13 @@ class Sampler:
         vocabulary: int,
         eos_ids: frozenset[int],
         device: torch.device,
-        chooser: Chooser | None = None,
+        row_sampler: RowSampler | None = None,
         threads: int = 1,
     ) -> None:
         self._vocabulary = vocabulary
         self._eos_ids = eos_ids
         self._device = device
-        self._chooser = chooser or TorchChooser()
+        self._row_sampler = row_sampler or TorchRowSampler()
         self._penalties = PenaltyTable()
         self._masks = MaskComputer(threads)
         # What each byte of a grammar's mask adds to the logits of its eight tokens, lowest bit first.
@@ -67,7 +67,7 @@ class Sampler:
         self._penalties.drop(sequence.id)
         self._plan = None  # it was made with this sequence
 
-    def ask(self, sequences: list[Sequence], ahead: list[int] | None = None) -> Asked:
+    def ask(self, sequences: list[Sequence], ahead: list[int] | None = None) -> SamplingRequest:
         """What these rows ask for.
 
         Args:
@@ -79,9 +79,11 @@ class Sampler:
             self._plan = Plan(ids, [sequence.sampling for sequence in sequences], self._device)
         generated = [sequence.generated for sequence in sequences]
         positions = list(map(operator.add, generated, ahead)) if ahead else generated
-        return Asked(self._plan, positions, [self._penalties.of(sequences[row]) for row in self._plan.penalized])
+        return SamplingRequest(
+            self._plan, positions, [self._penalties.of(sequences[row]) for row in self._plan.penalized]
+        )
 
-    def sample(self, logits: Tensor, sequences: list[Sequence], asked: Asked | None = None) -> list[Sampled]:
+    def sample(self, logits: Tensor, sequences: list[Sequence], asked: SamplingRequest | None = None) -> list[Sampled]:
         """Draw for each row of `logits` (N, vocabulary).
 
         Args:
@@ -93,7 +95,7 @@ class Sampler:
         if plan.changed:
             changed = raw.index_select(0, plan.changed_index)  # twice as fast as indexing
             self._change(changed, [sequences[row] for row in plan.changed], plan.changes)
-        return sampled(self._chooser.choose(raw, changed, asked))
+        return sampled(self._row_sampler.choose(raw, changed, asked))
 
     def _change(self, scores: Tensor, sequences: list[Sequence], changes: Changes) -> None:
         """Apply bias, grammars, bad words and minimum length in place."""
@@ -124,14 +126,16 @@ class Sampler:
         scores.index_add_(0, changes.constrained_rows, added[:, : self._vocabulary])
 
 
-def sampled(chosen: Chosen) -> list[Sampled]:
+def sampled(chosen: SampledTokens) -> list[Sampled]:
     """A draw for each row of what was chosen."""
     return list(map(Sampled, chosen.token_ids, chosen.logprobs, chosen.tops))
 
 
-def prompt_entries(chooser: Chooser, logits: Tensor, next_ids: list[int], alternatives: int) -> list[PromptEntry]:
+def prompt_entries(
+    row_sampler: RowSampler, logits: Tensor, next_ids: list[int], alternatives: int
+) -> list[PromptEntry]:
     """Log-probabilities of prompt tokens: row i of `logits` (n, vocabulary) predicts `next_ids[i]`."""
-    found = chooser.look_up(logits.float().contiguous(), next_ids, alternatives)
+    found = row_sampler.look_up(logits.float().contiguous(), next_ids, alternatives)
     return list(zip(found.logprobs, found.tops, strict=True))
 
 

@@ -16,7 +16,7 @@ from ..batch.sequence import Sequence
 from ..devices.transfers import indices, upload
 from ..reading.watching.masks import UNKNOWN, configured_window
 from ..reading.watching.paged_attention import observed_attention
-from ..sampling.choosing import Asked, Chosen
+from ..sampling.row_sampler import SampledTokens, SamplingRequest
 from ..transformers_private import attention_name
 from .attention import PagedCache, attend_to
 from .images import PagedImages
@@ -50,20 +50,22 @@ class ModelRunner(Protocol):
 class Pick(Protocol):
     """A shorter way to a step's tokens than through all logits."""
 
-    def __call__(self, chunks: list[Chunk], asked: Asked) -> Chosen | Tensor | None:
+    def __call__(self, chunks: list[Chunk], asked: SamplingRequest) -> SampledTokens | Tensor | None:
         """Compute the chunks' tokens, and choose one for each row that `ModelRunner.run` would return, at least one.
 
         Args:
             asked: of these rows, with a `simple` plan.
 
         Returns:
-            What `Chooser.choose` would choose, with nearly its log-probabilities; the logits if they were needed; or
+            What `RowSampler.choose` would choose, with nearly its log-probabilities; the logits if they were needed; or
             None, with nothing computed, if `run` is as fast.
         """
         ...
 
 
-def chosen_or_logits(runner: ModelRunner, pick: Pick, chunks: list[Chunk], asked: Asked) -> Chosen | Tensor:
+def sampled_or_logits(
+    runner: ModelRunner, pick: Pick, chunks: list[Chunk], asked: SamplingRequest
+) -> SampledTokens | Tensor:
     """Compute the chunks' tokens; returns what `pick` chooses if it can, else the logits that `run` returns.
 
     Args:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from djl_python.engine.builtin.profile import _Timed, measure
-from djl_python.engine.settings import BuiltInSettings as EngineSettings
+from djl_python.engine.settings import BuiltInSettings
 from tests.checkpoints import build_checkpoint
 
 
@@ -24,7 +24,7 @@ from tests.checkpoints import build_checkpoint
 )
 def test_a_steps_phases_and_operators(device: str, tmp_path: Path) -> None:
     path = build_checkpoint(tmp_path, "llama")
-    settings = EngineSettings(
+    settings = BuiltInSettings(
         model_path=str(path), device=device, kernels="torch", threads=1, max_batch_size=3, kv_cache_memory_mb=16
     )
     result = measure(settings, context=20, steps=2)

@@ -9,22 +9,22 @@ import torch
 
 from djl_python.engine.checkpoints.draft_size import NOTHING, draft_size
 from djl_python.engine.opening.open_model import open_model
-from djl_python.engine.settings import BuiltInSettings as EngineSettings
+from djl_python.engine.settings import BuiltInSettings
 from tests.checkpoints import build_checkpoint
 
 
 def test_without_a_draft_model_nothing(tmp_path: Path) -> None:
-    assert draft_size(EngineSettings(model_path="m", speculative="ngram")) == NOTHING
+    assert draft_size(BuiltInSettings(model_path="m", speculative="ngram")) == NOTHING
 
 
 @pytest.mark.parametrize("dtype", ["auto", "fp32", "bf16"])
 @pytest.mark.parametrize("architecture", ["llama", "gpt2", "gemma2", "bloom"])
 def test_weights_and_tokens_take_what_they_take_once_loaded(architecture: str, dtype: str, tmp_path: Path) -> None:
     path = build_checkpoint(tmp_path, architecture, torch.bfloat16)
-    settings = EngineSettings(
+    settings = BuiltInSettings(
         model_path=str(path), dtype=dtype, kv_cache_memory_mb=1, max_batch_size=4096, kernels="auto", threads=1
     )
-    found = draft_size(EngineSettings(model_path="m", speculative="draft", draft_model_path=str(path), dtype=dtype))
+    found = draft_size(BuiltInSettings(model_path="m", speculative="draft", draft_model_path=str(path), dtype=dtype))
     opened = open_model(settings, lambda what, done, total: None)
     assert opened.memory.kv_blocks == 2**20 // (found.token_bytes * 16)
     stored = sum(file.stat().st_size for file in path.glob("*.safetensors"))
@@ -33,5 +33,5 @@ def test_weights_and_tokens_take_what_they_take_once_loaded(architecture: str, d
 
 def test_what_keeps_states_takes_no_cache(tmp_path: Path) -> None:
     path = build_checkpoint(tmp_path, "mamba")
-    settings = EngineSettings(model_path="m", speculative="draft", draft_model_path=str(path))
+    settings = BuiltInSettings(model_path="m", speculative="draft", draft_model_path=str(path))
     assert draft_size(settings).token_bytes == 0

@@ -15,12 +15,12 @@ from djl_python.core.errors import ModelLoadError
 from djl_python.engine.checkpoints import loading
 from djl_python.engine.checkpoints.loading import load_model, threads_of
 from djl_python.engine.devices.device import SlowFormat
-from djl_python.engine.settings import BuiltInSettings as EngineSettings
+from djl_python.engine.settings import BuiltInSettings
 from tests.checkpoints import build_checkpoint
 
 
 def load(path: Path, dtype: str = "auto", device: str = "cpu") -> torch.dtype:
-    settings = EngineSettings(model_path=str(path), dtype=dtype, device=device, threads=1)
+    settings = BuiltInSettings(model_path=str(path), dtype=dtype, device=device, threads=1)
     loaded = load_model(settings, lambda what, done, total: None)
     assert {parameter.dtype for parameter in loaded.model.parameters()} == {loaded.dtype}
     return loaded.dtype
@@ -59,7 +59,7 @@ def test_a_padded_vocabulary_ends_where_logits_do(tmp_path: Path) -> None:
         **{"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 96, "pad_token_id": 0},
     )
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
-    loaded = load_model(EngineSettings(model_path=str(tmp_path), threads=1), lambda what, done, total: None)
+    loaded = load_model(BuiltInSettings(model_path=str(tmp_path), threads=1), lambda what, done, total: None)
     with torch.inference_mode():
         assert loaded.model(torch.tensor([[2, 3]])).logits.shape[-1] == loaded.vocabulary == 300
 
@@ -126,5 +126,5 @@ def test_a_gpu_computes_in_fp16(halves: Path) -> None:
 
 def test_an_engine_has_as_many_threads_or_what_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "available_cpus", lambda: 3)
-    assert threads_of(EngineSettings(model_path="m")) == 3
-    assert threads_of(EngineSettings(model_path="m", threads=7)) == 7
+    assert threads_of(BuiltInSettings(model_path="m")) == 3
+    assert threads_of(BuiltInSettings(model_path="m", threads=7)) == 7

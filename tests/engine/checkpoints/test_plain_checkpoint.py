@@ -16,7 +16,7 @@ from djl_python.engine.checkpoints.loading import load_model
 from djl_python.engine.checkpoints.plain_checkpoint import PlainCheckpoint
 from djl_python.engine.opening.exact import ExactModel
 from djl_python.engine.opening.trial import Trial, trial_ids
-from djl_python.engine.settings import BuiltInSettings as EngineSettings
+from djl_python.engine.settings import BuiltInSettings
 from tests.checkpoints import build_checkpoint
 from tests.engines import open_batch, run_to_end
 
@@ -30,7 +30,7 @@ def logits_of(model: torch.nn.Module) -> Tensor:
 
 
 def load(path: Path, **settings: Any) -> Any:
-    return load_model(EngineSettings(model_path=str(path), **settings), lambda *_: None).model
+    return load_model(BuiltInSettings(model_path=str(path), **settings), lambda *_: None).model
 
 
 @pytest.mark.parametrize("architecture", ["qwen3_moe", "qwen2_moe", "glm4_moe"])
@@ -51,7 +51,7 @@ def test_stacks_compute_what_tensors_do(tmp_path: Path, architecture: str) -> No
 
 def test_what_the_model_says_in_fp32_is_asked_of_its_experts_too(tmp_path: Path) -> None:
     path = build_checkpoint(tmp_path / "model", "qwen3_moe")
-    loaded = load_model(EngineSettings(model_path=str(path), dtype="bf16"), lambda *_: None)
+    loaded = load_model(BuiltInSettings(model_path=str(path), dtype="bf16"), lambda *_: None)
     before = logits_of(loaded.model)
     trial = Trial.of(trial_ids(loaded, []), loaded.vocabulary)
     exact = ExactModel(loaded, trial).logits()

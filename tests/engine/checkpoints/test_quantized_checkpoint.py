@@ -15,7 +15,7 @@ from djl_python.engine.checkpoints.dequantizing_linear import DequantizingLinear
 from djl_python.engine.checkpoints.expert_stacks import stacks_of, unpack_experts_
 from djl_python.engine.checkpoints.loading import load_model
 from djl_python.engine.native.library import library
-from djl_python.engine.settings import BuiltInSettings as EngineSettings
+from djl_python.engine.settings import BuiltInSettings
 from tests.checkpoints import build_checkpoint
 from tests.engines import open_batch, run_to_end
 from tests.kernels import kernels_or_skip
@@ -83,7 +83,7 @@ def test_the_engine_runs_quantized_checkpoints(tmp_path: Path, architecture: str
 @pytest.mark.parametrize("method", [GPTQ, AWQ, COMPRESSED], ids=str)
 def test_loaded_linears_compute_what_they_stand_for(tmp_path: Path, method: Method) -> None:
     path = quantized(tmp_path, "llama", method)
-    loaded = load_model(EngineSettings(model_path=str(path), dtype="fp32"), lambda *_: None)
+    loaded = load_model(BuiltInSettings(model_path=str(path), dtype="fp32"), lambda *_: None)
     linears = [module for module in loaded.model.modules() if isinstance(module, DequantizingLinear)]
     assert len(linears) == 3 * 7
     assert loaded.method == method.name
@@ -95,7 +95,7 @@ def test_loaded_linears_compute_what_they_stand_for(tmp_path: Path, method: Meth
 @pytest.mark.parametrize("architecture", ["qwen3_moe", "qwen2_moe", "glm4_moe"])
 def test_experts_stay_codes_until_torch_wants_numbers(tmp_path: Path, architecture: str) -> None:
     path = quantized(tmp_path, architecture, Method("gemm", group_size=32))
-    loaded = load_model(EngineSettings(model_path=str(path), dtype="fp32"), lambda *_: None)
+    loaded = load_model(BuiltInSettings(model_path=str(path), dtype="fp32"), lambda *_: None)
     logits = logits_of(path / "dense")
     stacks = [stacks for module in loaded.model.modules() if (stacks := stacks_of(module))]
     assert [sorted(each) for each in stacks] == [["down_proj", "gate_up_proj"]] * (
@@ -116,7 +116,7 @@ def test_a_gpu_without_the_libraries_gets_numbers(
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
     path = quantized(tmp_path, "llama", method)
-    loaded = load_model(EngineSettings(model_path=str(path), dtype="fp32", device="cuda"), lambda *_: None)
+    loaded = load_model(BuiltInSettings(model_path=str(path), dtype="fp32", device="cuda"), lambda *_: None)
     assert loaded.method is None
     with torch.inference_mode():
         logits = loaded.model(torch.tensor([PROMPT], device="cuda")).logits[0, -1].cpu()
@@ -153,11 +153,11 @@ def test_rotated_activations_are_not_read(tmp_path: Path) -> None:
     rotation = {"type": "hadamard", "apply": apply, "randomize": False}
     config["quantization_config"]["transform_config"] = {"config_groups": {"u": rotation, "v": {"type": "hadamard"}}}
     (path / "config.json").write_text(json.dumps(config))
-    assert load_model(EngineSettings(model_path=str(path)), lambda *_: None)
+    assert load_model(BuiltInSettings(model_path=str(path)), lambda *_: None)
     apply.append({"targets": ["Linear"], "location": "input", "inverse": False, "ignore": []})
     (path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelLoadError, match="is read with compressed-tensors: pip"):
-        load_model(EngineSettings(model_path=str(path)), lambda *_: None)
+        load_model(BuiltInSettings(model_path=str(path)), lambda *_: None)
 
 
 @pytest.mark.parametrize("what", ["strategy", "sparsity"])
@@ -173,7 +173,7 @@ def test_compressed_tensors_of_other_shapes_are_not_read(tmp_path: Path, what: s
         said["sparsity_config"] = {"format": "sparse-24-bitmask"}
     (path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelLoadError, match="is read with compressed-tensors: pip"):
-        load_model(EngineSettings(model_path=str(path)), lambda *_: None)
+        load_model(BuiltInSettings(model_path=str(path)), lambda *_: None)
 
 
 @pytest.mark.parametrize("key", ["rotation_config", "spinquant_config"])
@@ -183,4 +183,4 @@ def test_rotations_of_auto_round_are_not_read(tmp_path: Path, key: str) -> None:
     config["quantization_config"][key] = {"algorithm": "spinquant", "r1": True, "online_r1_rotation": True}
     (path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelLoadError, match="is read with auto-round: pip"):
-        load_model(EngineSettings(model_path=str(path)), lambda *_: None)
+        load_model(BuiltInSettings(model_path=str(path)), lambda *_: None)

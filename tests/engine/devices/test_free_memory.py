@@ -10,7 +10,7 @@ import pytest
 
 from djl_python.engine.devices import free_memory
 from djl_python.engine.devices.free_memory import available_bytes, cpu_cache_bytes
-from djl_python.engine.settings import BuiltInSettings as EngineSettings
+from djl_python.engine.settings import BuiltInSettings
 
 MIB = 1 << 20
 
@@ -58,11 +58,11 @@ def test_a_machine_without_containers(tmp_path: Path) -> None:
 
 def test_the_cache_gets_a_share_or_what_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(free_memory, "available_bytes", lambda: 1000 * MIB)
-    assert cpu_cache_bytes(EngineSettings(model_path="m")) == 400 * MIB
-    assert cpu_cache_bytes(EngineSettings(model_path="m", kv_cache_memory_mb=7)) == 7 * MIB
+    assert cpu_cache_bytes(BuiltInSettings(model_path="m")) == 400 * MIB
+    assert cpu_cache_bytes(BuiltInSettings(model_path="m", kv_cache_memory_mb=7)) == 7 * MIB
 
 
 def test_many_workers_reserve_no_more_than_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(free_memory, "available_bytes", lambda: 1000 * MIB)
-    assert cpu_cache_bytes(EngineSettings(model_path="m", workers=2)) == 400 * MIB
-    assert cpu_cache_bytes(EngineSettings(model_path="m", workers=4)) == 200 * MIB
+    assert cpu_cache_bytes(BuiltInSettings(model_path="m", workers=2)) == 400 * MIB
+    assert cpu_cache_bytes(BuiltInSettings(model_path="m", workers=4)) == 200 * MIB

@@ -20,7 +20,7 @@ from djl_python.engine.batch.sequence import Sequence
 from djl_python.engine.devices import tensor_parallel as sharing
 from djl_python.engine.devices.tensor_parallel import degree_of, join, least, placement, settings_of
 from djl_python.engine.opening.open_model import open_model
-from djl_python.engine.settings import BuiltInSettings as EngineSettings
+from djl_python.engine.settings import BuiltInSettings
 from djl_python.engine.torch_backend.model_runner import PagedModelRunner
 from djl_python.engine.torch_backend.trials import trial_step
 from tests.checkpoints import NATIVE, VOCABULARY, build_checkpoint
@@ -33,8 +33,8 @@ def has_gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: count > 0)
 
 
-def settings(path: Path, degree: int, **more: Any) -> EngineSettings:
-    return EngineSettings(model_path=str(path), tensor_parallel_degree=degree, **more)
+def settings(path: Path, degree: int, **more: Any) -> BuiltInSettings:
+    return BuiltInSettings(model_path=str(path), tensor_parallel_degree=degree, **more)
 
 
 @pytest.fixture

@@ -167,7 +167,7 @@ def test_a_text_may_be_longer_than_the_draft_models(path: Path, tmp_path: Path) 
     assert told(made) == told(plain)
 
 
-class Asked(NgramDrafter):
+class SamplingRequest(NgramDrafter):
     """Notes how many drafts it is asked for, and has none."""
 
     def __init__(self) -> None:
@@ -180,7 +180,7 @@ class Asked(NgramDrafter):
 
 
 def asked_for(chunks: list[Chunk], longest: int = 100) -> dict[int, int]:
-    drafter = Asked()
+    drafter = SamplingRequest()
     assert Speculation(drafter, 8, longest).add_drafts(chunks, lambda chunk, drafts: drafts) == chunks
     return drafter.ahead
 

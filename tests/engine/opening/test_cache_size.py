@@ -14,7 +14,7 @@ from djl_python.engine.attention.parameters import LayerShape
 from djl_python.engine.checkpoints.draft_size import NOTHING, Beside
 from djl_python.engine.checkpoints.loading import LoadedModel, load_model
 from djl_python.engine.opening.cache_size import size_cache
-from djl_python.engine.settings import BuiltInSettings as EngineSettings
+from djl_python.engine.settings import BuiltInSettings
 from tests.checkpoints import build_checkpoint
 
 MIB = 1 << 20
@@ -25,11 +25,13 @@ LAYERS = {0: LayerShape(8, 4, 64, 64), 1: LayerShape(8, 4, 64, 64)}
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     path = build_checkpoint(tmp_path_factory.mktemp("model"), "llama")
-    return load_model(EngineSettings(model_path=str(path), dtype="fp32", device="cpu"), lambda *_: None)
+    return load_model(BuiltInSettings(model_path=str(path), dtype="fp32", device="cpu"), lambda *_: None)
 
 
-def settings(**more: Any) -> EngineSettings:
-    return EngineSettings(**{"model_path": "m", "max_batch_size": 4, "block_size": 16, "kv_cache_memory_mb": 1, **more})
+def settings(**more: Any) -> BuiltInSettings:
+    return BuiltInSettings(
+        **{"model_path": "m", "max_batch_size": 4, "block_size": 16, "kv_cache_memory_mb": 1, **more}
+    )
 
 
 def test_no_more_blocks_than_the_batch_can_use(loaded: LoadedModel) -> None:

@@ -20,14 +20,14 @@ from djl_python.engine.opening.paged_on_torch import PagedOnTorch
 from djl_python.engine.opening.reference import Reference
 from djl_python.engine.opening.torch_model import prepare_for_torch
 from djl_python.engine.opening.trial import Trial, trial_ids
-from djl_python.engine.settings import BuiltInSettings as EngineSettings
+from djl_python.engine.settings import BuiltInSettings
 from djl_python.engine.torch_backend.model_runner import PagedModelRunner
 from tests.checkpoints import build_checkpoint
 from tests.kernels import kernels_or_skip
 
 
 def requested(path: Path, architecture: str = "llama", **settings: Any) -> OpeningRequest:
-    wanted = EngineSettings(
+    wanted = BuiltInSettings(
         model_path=str(build_checkpoint(path, architecture)),
         max_batch_size=2,
         kv_cache_memory_mb=16,

@@ -23,7 +23,7 @@ from djl_python.engine.opening import native_program
 from djl_python.engine.opening.open_model import open_model
 from djl_python.engine.opening.opened_model import OpenedModel
 from djl_python.engine.reading.recipe.primitives import NotUnderstoodError
-from djl_python.engine.settings import BuiltInSettings as EngineSettings
+from djl_python.engine.settings import BuiltInSettings
 from djl_python.engine.torch_backend.model_runner import PagedModelRunner
 from tests.checkpoints import build_checkpoint
 from tests.engines import open_batch, run_to_end
@@ -55,7 +55,7 @@ def tied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def opened(path: Path, **settings: Any) -> OpenedModel:
     defaults: dict[str, Any] = {"max_batch_size": 2, "kv_cache_memory_mb": 16, "threads": 1}
-    return open_model(EngineSettings(model_path=str(path), **{**defaults, **settings}), lambda what, done, total: None)
+    return open_model(BuiltInSettings(model_path=str(path), **{**defaults, **settings}), lambda what, done, total: None)
 
 
 def test_an_embedding_that_is_the_head_stays_rounded_like_it(tied: Path) -> None:

@@ -15,7 +15,7 @@ from djl_python.engine.opening.trial import Trial, trial_ids
 from djl_python.engine.reading.inference.decoder import read_recipe
 from djl_python.engine.reading.recipe.decoder import Recipe
 from djl_python.engine.reading.recipe.primitives import NotUnderstoodError
-from djl_python.engine.settings import BuiltInSettings as EngineSettings
+from djl_python.engine.settings import BuiltInSettings
 from tests.checkpoints import NATIVE, build_checkpoint, representative_first
 from tests.engine.opening.mutants import mutants
 
@@ -35,7 +35,7 @@ _SAME: Final = {
 
 def opened(path: Path, architecture: str, dtype: torch.dtype, sinks: bool) -> tuple[LoadedModel, Recipe, Trial]:
     checkpoint = build_checkpoint(path, architecture, dtype, sinks=sinks)
-    loaded = load_model(EngineSettings(model_path=str(checkpoint), threads=THREADS), lambda *_: None)
+    loaded = load_model(BuiltInSettings(model_path=str(checkpoint), threads=THREADS), lambda *_: None)
     can_page(loaded)
     return loaded, read_recipe(loaded.model, 256), Trial.of(trial_ids(loaded, []), loaded.vocabulary)
 

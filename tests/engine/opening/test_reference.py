@@ -15,7 +15,7 @@ from djl_python.engine.checkpoints.loading import LoadedModel, load_model
 from djl_python.engine.checkpoints.quantization import Quantize
 from djl_python.engine.opening.reference import Reference
 from djl_python.engine.opening.trial import Trial, distances, trial_ids
-from djl_python.engine.settings import BuiltInSettings as EngineSettings
+from djl_python.engine.settings import BuiltInSettings
 from tests.checkpoints import build_checkpoint
 
 BLOCK = 16
@@ -45,7 +45,7 @@ class Answering:
 
 def loaded(path: Path, dtype: torch.dtype, architecture: str = "llama") -> LoadedModel:
     checkpoint = build_checkpoint(path, architecture, dtype)
-    return load_model(EngineSettings(model_path=str(checkpoint)), lambda *_: None)
+    return load_model(BuiltInSettings(model_path=str(checkpoint)), lambda *_: None)
 
 
 def trial(model: LoadedModel) -> Trial:

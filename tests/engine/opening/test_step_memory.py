@@ -16,7 +16,7 @@ from djl_python.engine.batch.chunk import Chunk
 from djl_python.engine.batch.sequence import Sequence
 from djl_python.engine.checkpoints.loading import LoadedModel, load_model
 from djl_python.engine.opening.step_memory import step_bytes
-from djl_python.engine.settings import BuiltInSettings as EngineSettings
+from djl_python.engine.settings import BuiltInSettings
 from tests.checkpoints import VOCABULARY, build_checkpoint
 
 
@@ -44,7 +44,7 @@ class Runner:
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     path = build_checkpoint(tmp_path_factory.mktemp("model"), "llama")
-    return load_model(EngineSettings(model_path=str(path), dtype="fp32", device="cpu"), lambda *_: None)
+    return load_model(BuiltInSettings(model_path=str(path), dtype="fp32", device="cpu"), lambda *_: None)
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def measured(loaded: LoadedModel, runner: Runner, device: str = "cuda", **more: 
         assert tokens == 99 or tokens == more.get("max_prefill_tokens")
         yield runner
 
-    settings = EngineSettings(model_path="m", **more)
+    settings = BuiltInSettings(model_path="m", **more)
     return step_bytes(settings, replace(loaded, device=torch.device(device)), 100, trial)
 
 

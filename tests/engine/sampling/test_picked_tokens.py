@@ -16,7 +16,7 @@ from djl_python.engine.builtin.paged_batch import PagedRollingBatch
 from djl_python.engine.native.library import library
 from djl_python.engine.native.program.builders import rescoring
 from djl_python.engine.native.program.runner import NativeModelRunner
-from djl_python.engine.sampling.choosing import Chosen
+from djl_python.engine.sampling.row_sampler import SampledTokens
 from tests.checkpoints import HYBRID, VOCABULARY, build_checkpoint, representative_first
 from tests.engines import damage_, open_batch, run_to_end
 from tests.kernels import kernels_or_skip
@@ -43,9 +43,9 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counts: list[int] = []
     ask = NativeModelRunner.pick
 
-    def pick(self: NativeModelRunner, *given: Any) -> Chosen | Tensor | None:
+    def pick(self: NativeModelRunner, *given: Any) -> SampledTokens | Tensor | None:
         picked = ask(self, *given)
-        counts.append(len(picked.token_ids) if isinstance(picked, Chosen) else 0)
+        counts.append(len(picked.token_ids) if isinstance(picked, SampledTokens) else 0)
         return picked
 
     monkeypatch.setattr(NativeModelRunner, "pick", pick)

@@ -23,9 +23,9 @@ from transformers import (
 
 from djl_python.core.types import SamplingParams
 from djl_python.engine.batch.sequence import Sequence
-from djl_python.engine.sampling.choosing import Chooser
+from djl_python.engine.sampling.row_sampler import RowSampler
 from djl_python.engine.sampling.sampler import Sampler, prompt_entries
-from djl_python.engine.sampling.torch_chooser import TorchChooser
+from djl_python.engine.sampling.torch_row_sampler import TorchRowSampler
 
 CPU = torch.device("cpu")
 VOCABULARY = 1500  # more than the sampler looks at before it sorts everything
@@ -40,18 +40,18 @@ def sequence(number: int = 0, tokens: list[int] | None = None, prompt: int | Non
 
 
 @pytest.fixture(autouse=True, params=["torch", "native"])
-def chooser(request: pytest.FixtureRequest) -> Iterator[Chooser]:
+def row_sampler(request: pytest.FixtureRequest) -> Iterator[RowSampler]:
     """What chooses for every sampler of this module."""
-    global _chooser
-    _chooser = TorchChooser() if request.param == "torch" else request.getfixturevalue("native_chooser")
-    yield _chooser
+    global _row_sampler
+    _row_sampler = TorchRowSampler() if request.param == "torch" else request.getfixturevalue("native_row_sampler")
+    yield _row_sampler
 
 
-_chooser: Chooser = TorchChooser()
+_row_sampler: RowSampler = TorchRowSampler()
 
 
 def sampler() -> Sampler:
-    return Sampler(VOCABULARY, frozenset({EOS}), CPU, _chooser)
+    return Sampler(VOCABULARY, frozenset({EOS}), CPU, _row_sampler)
 
 
 def logits(rows: int, spread: float = 3.0, seed: int = 0) -> Tensor:
@@ -212,7 +212,7 @@ def best_allowed(row: Tensor, mine: Sequence, eos_ids: set[int]) -> int:
 def test_in_a_batch_that_changes_everybodys_own_rules_apply(seed: int) -> None:
     """Small vocabularies, so that rules matter; some ids are beyond them, as a tokenizer may have more."""
     rng, vocabulary, eos_ids = random.Random(seed), 12, {1, 12, 40}
-    ours = Sampler(vocabulary, frozenset(eos_ids), CPU, _chooser)
+    ours = Sampler(vocabulary, frozenset(eos_ids), CPU, _row_sampler)
     batch: list[Sequence] = []
     for number in range(150):
         if len(batch) < 4 and rng.random() < 0.6:
@@ -274,7 +274,7 @@ def test_every_token_is_drawn_as_often_as_it_is_likely(vocabulary: int) -> None:
     likely = torch.tensor([0, 7, vocabulary // 2, vocabulary - 2, vocabulary - 1])
     probabilities[likely] = torch.tensor([0.1, 0.2, 0.3, 0.15, 0.25])
     counts = torch.zeros(vocabulary)
-    ours = Sampler(vocabulary, frozenset(), CPU, _chooser)
+    ours = Sampler(vocabulary, frozenset(), CPU, _row_sampler)
     for start in range(0, 4000, 500):
         batch = [sequence(start + i, [1], do_sample=True, seed=start + i) for i in range(500)]
         for drawn in ours.sample(probabilities.log().expand(500, -1), batch):
@@ -302,10 +302,10 @@ def test_logprobs_are_the_models_own_before_any_rule() -> None:
 def test_prompt_entries() -> None:
     rows = logits(3)
     own = rows.log_softmax(-1)
-    entries = prompt_entries(_chooser, rows, [9, 8, 7], 2)
+    entries = prompt_entries(_row_sampler, rows, [9, 8, 7], 2)
     assert [e[0] for e in entries] == pytest.approx([float(own[i, t]) for i, t in enumerate([9, 8, 7])], abs=1e-5)
     assert [i for i, _ in entries[1][1]] == own[1].topk(2).indices.tolist()
-    assert prompt_entries(_chooser, rows, [9, 8, 7], 0)[0][1] == ()
+    assert prompt_entries(_row_sampler, rows, [9, 8, 7], 0)[0][1] == ()
 
 
 def test_an_id_can_come_again_with_other_parameters() -> None:

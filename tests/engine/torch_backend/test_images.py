@@ -17,7 +17,7 @@ from transformers import AutoModelForImageTextToText
 from djl_python.core.errors import ModelLoadError
 from djl_python.core.types import ImagePrompt, ImageSource, SamplingParams, TokenEvent
 from djl_python.engine.builtin.paged_batch import PagedRollingBatch
-from djl_python.engine.settings import BuiltInSettings as EngineSettings
+from djl_python.engine.settings import BuiltInSettings
 from djl_python.handlers.image_processor import ImageProcessor
 from djl_python.handlers.image_sources import ImageSources
 from tests.engines import run_to_end, step_tokens
@@ -67,7 +67,7 @@ class Vision:
     def open(self, **settings: Any) -> PagedRollingBatch:
         defaults: dict[str, Any] = {"max_batch_size": 8, "max_prefill_tokens": 24, "kv_cache_memory_mb": 16}
         return PagedRollingBatch(
-            EngineSettings(
+            BuiltInSettings(
                 model_path=str(self.path), threads=1, image_example=self.images.example, **{**defaults, **settings}
             ),
             lambda what, done, total: None,

@@ -17,7 +17,7 @@ from torch import Tensor
 from ...checkpoints.quantization import Quantize
 from ...reading.recipe.decoder import Recipe
 from ...reading.recipe.primitives import NotUnderstoodError
-from ...sampling.choosing import Chosen
+from ...sampling.row_sampler import SampledTokens
 from ..abi.decoder import LinearOp
 from ..abi.enums import PANEL
 from ..abi.operations import OperationArray
@@ -120,7 +120,7 @@ class Program:
         self._made = logits
         return logits
 
-    def pick(self, step: StepArrays, samplings: RowSamplings) -> Chosen | Tensor:
+    def pick(self, step: StepArrays, samplings: RowSamplings) -> SampledTokens | Tensor:
         """Run a step of a program with a rescorer.
 
         Args:

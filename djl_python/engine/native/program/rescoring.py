@@ -7,7 +7,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from ...sampling.choosing import Chosen
+from ...sampling.row_sampler import SampledTokens
 from ..abi.decoder import LinearOp
 from ..abi.enums import PANEL, UNDECIDED
 from ..abi.operations import OperationArray
@@ -54,7 +54,7 @@ class Rescorer:
 
     def run(
         self, pool: ThreadPool, given: StepInputs, late: StepInputs, samplings: RowSamplings, room: Tensor
-    ) -> Chosen | None:
+    ) -> SampledTokens | None:
         """Run a step; returns what is sampled for each wanted row, or None if not all could be told.
 
         Args:

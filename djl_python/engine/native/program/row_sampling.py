@@ -7,9 +7,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ...sampling.choosing import Asked, Chosen, Top
 from ...sampling.gumbel import keys_of, mix
 from ...sampling.penalties import penalties_of
+from ...sampling.row_sampler import SampledTokens, SamplingRequest, Top
 from ...sampling.sampling_plan import Plan, inverse_temperature, samples
 from ..abi.enums import SamplingMode
 from ..abi.parts import Alternatives
@@ -41,12 +41,12 @@ class RowSamplings:
         self.address = array.ctypes.data
         self.alternatives = Alternatives(count=most, logprobs=self._values.ctypes.data, token_ids=self._ids.ctypes.data)
 
-    def chosen(self) -> Chosen:
+    def chosen(self) -> SampledTokens:
         """What the kernels have chosen."""
         tops = self._none.copy()
         for row, count in self._counts:
             tops[row] = tuple(zip(self._ids[row, :count].tolist(), self._values[row, :count].tolist(), strict=True))
-        return Chosen(self.tokens.tolist(), self._logprobs.tolist(), tops)
+        return SampledTokens(self.tokens.tolist(), self._logprobs.tolist(), tops)
 
     @classmethod
     def of_given(cls, tokens: list[int], alternatives: int) -> RowSamplings:
@@ -89,7 +89,7 @@ class PlannedSamplings(RowSamplings):
         self._mixed_seeds = mix(np.array([p.seed for p in params], np.uint64))
         self._occurred: list[tuple[int, int]] = []
 
-    def tell(self, asked: Asked) -> None:
+    def tell(self, asked: SamplingRequest) -> None:
         """Tell where the draws are, and what has occurred; the plan is the same."""
         if self._draw:
             self.keys = keys_of(self._mixed_seeds, asked.positions)

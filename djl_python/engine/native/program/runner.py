@@ -8,7 +8,7 @@ from torch import Tensor
 from ...batch.chunk import Chunk
 from ...batch.sequence import Sequence
 from ...batch.state_slots import StateSlots
-from ...sampling.choosing import Asked, Chosen
+from ...sampling.row_sampler import SampledTokens, SamplingRequest
 from ...torch_backend.model_runner import rows_of
 from .program import Program
 from .row_sampling import PlannedSamplings
@@ -41,7 +41,7 @@ class NativeModelRunner:
     def run(self, chunks: list[Chunk]) -> Tensor:
         return self._program.run(self._arrays(chunks))
 
-    def pick(self, chunks: list[Chunk], asked: Asked) -> Chosen | Tensor | None:
+    def pick(self, chunks: list[Chunk], asked: SamplingRequest) -> SampledTokens | Tensor | None:
         rescorer = self._program.rescorer
         if rescorer is None or not rescorer.patience.tries():
             return None

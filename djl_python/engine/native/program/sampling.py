@@ -1,4 +1,4 @@
-"""A Chooser on the native kernels. Runs in the engine process."""
+"""A RowSampler on the native kernels. Runs in the engine process."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from ...sampling.choosing import Asked, Chosen
 from ...sampling.draws import Draws, draw
 from ...sampling.penalties import Occurrences, penalize, penalties_of
+from ...sampling.row_sampler import SampledTokens, SamplingRequest
 from ...sampling.row_scan import Scan
 from ..abi.operations import OperationArray
 from ..abi.sampling import SampleOp
@@ -22,7 +22,7 @@ from .row_sampling import PlannedSamplings, RowSamplings
 _SHARED_FROM: Final = 400_000
 
 
-class NativeChooser:
+class NativeRowSampler:
     """Chooses tokens with a program's threads, or with the calling thread alone where there are few logits.
 
     Args:
@@ -36,7 +36,7 @@ class NativeChooser:
         self._samplings: PlannedSamplings | None = None
         self._typical: Draws | None = None
 
-    def choose(self, logits: Tensor, changed: Tensor | None, asked: Asked) -> Chosen:
+    def choose(self, logits: Tensor, changed: Tensor | None, asked: SamplingRequest) -> SampledTokens:
         if self._samplings is None or self._samplings.plan is not asked.plan:
             self._samplings = PlannedSamplings(asked.plan, logits.shape[1])
             self._typical = _draws_of(self._samplings, logits.shape[1])
@@ -48,14 +48,14 @@ class NativeChooser:
             )
         return self._run(logits, changed, samplings)
 
-    def look_up(self, logits: Tensor, token_ids: list[int], alternatives: int) -> Chosen:
+    def look_up(self, logits: Tensor, token_ids: list[int], alternatives: int) -> SampledTokens:
         return self._run(logits, None, RowSamplings.of_given(token_ids, min(alternatives, logits.shape[1])))
 
     def close(self) -> None:
         """Close its own pool; the other one belongs to the program."""
         self._alone.close()
 
-    def _run(self, logits: Tensor, changed: Tensor | None, samplings: RowSamplings) -> Chosen:
+    def _run(self, logits: Tensor, changed: Tensor | None, samplings: RowSamplings) -> SampledTokens:
         rows, vocabulary = logits.shape
         operation = SampleOp(
             n=vocabulary, in_=logits.data_ptr(), maxima=self._maxima_of(logits),

@@ -29,8 +29,8 @@ from djl_python.engine.native.program.rescoring import Patience, Rescorer
 from djl_python.engine.native.program.row_sampling import PlannedSamplings
 from djl_python.engine.native.thread_pool import ThreadPool
 from djl_python.engine.reading.recipe.primitives import Linear
-from djl_python.engine.sampling.choosing import Asked, Chosen
 from djl_python.engine.sampling.penalties import Occurrences
+from djl_python.engine.sampling.row_sampler import SampledTokens, SamplingRequest
 from djl_python.engine.sampling.sampling_plan import Plan
 
 N: Final = 13_610  # neither whole panels nor whole vectors of them
@@ -79,7 +79,7 @@ class Head:
         self._pool.run(self._product, self._step(x), late=self._step(x), bf16=True)
         return logits
 
-    def choose(self, x: Tensor, asked: Asked) -> Chosen:
+    def choose(self, x: Tensor, asked: SamplingRequest) -> SampledTokens:
         """What is chosen from all logits."""
         logits, samplings = self.logits(x), PlannedSamplings(asked.plan, self.n)
         samplings.tell(asked)
@@ -89,12 +89,12 @@ class Head:
         self._pool.run(OperationArray([operation]), StepInputs(wanted=len(x)))
         return samplings.chosen()
 
-    def pick(self, x: Tensor, asked: Asked | None = None) -> Chosen | None:
+    def pick(self, x: Tensor, asked: SamplingRequest | None = None) -> SampledTokens | None:
         """What is chosen with rounded weights, if they tell it."""
         chosen = self.pick_rows(x, asked or ask(len(x)))
         return None if UNDECIDED in chosen.token_ids else chosen
 
-    def pick_rows(self, x: Tensor, asked: Asked) -> Chosen:
+    def pick_rows(self, x: Tensor, asked: SamplingRequest) -> SampledTokens:
         """The same, row by row: UNDECIDED for those that they don't tell."""
         self._give(x)
         rescorer, samplings = Rescorer(self.operations), PlannedSamplings(asked.plan, self.n)
@@ -139,7 +139,7 @@ class Head:
         return StepInputs(tokens=len(x), wanted=len(x))
 
 
-def ask(rows: int, *params: dict[str, Any]) -> Asked:
+def ask(rows: int, *params: dict[str, Any]) -> SamplingRequest:
     """What so many rows ask for, each with one of these parameters, in turn; the best tokens if there are none."""
     given = params or ({},)
     plan = _plan(
@@ -149,7 +149,7 @@ def ask(rows: int, *params: dict[str, Any]) -> Asked:
         ]
     )
     texts = [Sequence(row, [row % 7, 40, 41, 40, *range(900, 900 + row)], 2, plan.params[row]) for row in range(rows)]
-    return Asked(plan, [5] * rows, [Occurrences(texts[row]) for row in plan.penalized])
+    return SamplingRequest(plan, [5] * rows, [Occurrences(texts[row]) for row in plan.penalized])
 
 
 def _plan(params: list[SamplingParams]) -> Plan:

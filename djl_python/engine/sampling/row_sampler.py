@@ -14,7 +14,7 @@ from .sampling_plan import Plan
 Top = tuple[tuple[int, float], ...]
 
 
-class Asked(NamedTuple):
+class SamplingRequest(NamedTuple):
     """What is asked of a step: a token for each row.
 
     Attributes:
@@ -30,7 +30,7 @@ class Asked(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Chosen:
+class SampledTokens:
     """A token for each row, or `sequence.NO_TOKEN`; its log-probability among the row's logits, and the alternatives
     that were asked for.
 
@@ -42,10 +42,10 @@ class Chosen:
     tops: list[Top]
 
 
-class Chooser(Protocol):
+class RowSampler(Protocol):
     """Reads whole rows of logits (R, vocabulary), fp32. The result for a row does not depend on the other rows."""
 
-    def choose(self, logits: Tensor, changed: Tensor | None, asked: Asked) -> Chosen:
+    def choose(self, logits: Tensor, changed: Tensor | None, asked: SamplingRequest) -> SampledTokens:
         """Choose a token for each row: the best one, or one drawn at random.
 
         Args:
@@ -53,6 +53,6 @@ class Chooser(Protocol):
         """
         ...
 
-    def look_up(self, logits: Tensor, token_ids: list[int], alternatives: int) -> Chosen:
+    def look_up(self, logits: Tensor, token_ids: list[int], alternatives: int) -> SampledTokens:
         """Log-probability and `alternatives` alternatives for a known token in each row."""
         ...

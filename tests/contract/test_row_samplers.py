@@ -12,12 +12,12 @@ from torch import Tensor
 
 from djl_python.core.types import SamplingParams
 from djl_python.engine.batch.sequence import Sequence
-from djl_python.engine.native.program.sampling import NativeChooser
+from djl_python.engine.native.program.sampling import NativeRowSampler
 from djl_python.engine.native.thread_pool import ThreadPool
-from djl_python.engine.sampling.choosing import Asked, Chooser
 from djl_python.engine.sampling.penalties import Occurrences
+from djl_python.engine.sampling.row_sampler import RowSampler, SamplingRequest
 from djl_python.engine.sampling.sampling_plan import Plan
-from djl_python.engine.sampling.torch_chooser import TorchChooser
+from djl_python.engine.sampling.torch_row_sampler import TorchRowSampler
 from tests.kernels import kernels_or_skip
 
 #: By vocabulary.
@@ -43,15 +43,15 @@ BOUNDS: list[dict[str, Any]] = [
 ]
 
 
-def native() -> tuple[Chooser, Callable[[], None]]:
+def native() -> tuple[RowSampler, Callable[[], None]]:
     pool = kernels_or_skip(lambda: ThreadPool(2))
-    chooser = NativeChooser(pool)
+    row_sampler = NativeRowSampler(pool)
 
     def close() -> None:
-        chooser.close()
+        row_sampler.close()
         pool.close()
 
-    return chooser, close
+    return row_sampler, close
 
 
 def mixture(rows: int, seed: int) -> list[SamplingParams]:
@@ -69,11 +69,13 @@ def mixture(rows: int, seed: int) -> list[SamplingParams]:
     ]
 
 
-def tokens_of(chooser: Chooser, device: str, params: list[SamplingParams], logits: Tensor, changed: Tensor) -> Any:
+def tokens_of(
+    row_sampler: RowSampler, device: str, params: list[SamplingParams], logits: Tensor, changed: Tensor
+) -> Any:
     plan = Plan(list(range(len(params))), params, torch.device(device))
     occurred = [Occurrences(Sequence(row, [3, 7, 8, 7], 2, params[row])) for row in plan.penalized]
-    asked = Asked(plan, [row % 9 for row in range(len(params))], occurred)
-    found = chooser.choose(logits.to(device), changed[: len(plan.changed)].to(device, copy=True), asked)
+    asked = SamplingRequest(plan, [row % 9 for row in range(len(params))], occurred)
+    found = row_sampler.choose(logits.to(device), changed[: len(plan.changed)].to(device, copy=True), asked)
     return found.token_ids, [[token for token, _ in top] for top in found.tops]
 
 
@@ -95,9 +97,9 @@ def test_one_seed_gives_one_token(other: str, vocabulary: int, spread: float, of
     if of == "bf16":
         logits, changed = logits.bfloat16().float(), changed.bfloat16().float()
     params = mixture(rows, vocabulary)
-    expected, best = tokens_of(TorchChooser(), "cpu", params, logits, changed)
-    chooser, close = native() if other == "native" else (TorchChooser(), lambda: None)
-    found, theirs = tokens_of(chooser, "cpu" if other == "native" else other, params, logits, changed)
+    expected, best = tokens_of(TorchRowSampler(), "cpu", params, logits, changed)
+    row_sampler, close = native() if other == "native" else (TorchRowSampler(), lambda: None)
+    found, theirs = tokens_of(row_sampler, "cpu" if other == "native" else other, params, logits, changed)
     close()
     assert sum(a != b for a, b in zip(found, expected, strict=True)) <= FEW
     assert theirs == best

@@ -1,4 +1,4 @@
-"""A `Chooser` made of torch operations, for any device. Runs in the engine process.
+"""A `RowSampler` made of torch operations, for any device. Runs in the engine process.
 
 Most rows draw from the model's own logits, which are read once and left as they are (`row_scan`, `draws`).
 """
@@ -12,21 +12,21 @@ from torch import Tensor
 from ...core.types import SamplingParams
 from ..batch.sequence import NO_TOKEN
 from ..devices.transfers import indices
-from .choosing import Asked, Chosen, Top
 from .draws import Draws, draw
 from .gumbel import keys_of, mix
 from .penalties import Occurrences, penalize, penalties_of
+from .row_sampler import SampledTokens, SamplingRequest, Top
 from .row_scan import Scan
 from .sampling_plan import Plan, samples
 
 
-class TorchChooser:
-    """A `Chooser`."""
+class TorchRowSampler:
+    """A `RowSampler`."""
 
     def __init__(self) -> None:
         self._groups: _Groups | None = None
 
-    def choose(self, logits: Tensor, changed: Tensor | None, asked: Asked) -> Chosen:
+    def choose(self, logits: Tensor, changed: Tensor | None, asked: SamplingRequest) -> SampledTokens:
         plan, positions, occurred = asked
         if self._groups is None or self._groups.plan is not plan:
             self._groups = _Groups(plan, logits)
@@ -45,16 +45,16 @@ class TorchChooser:
         if alternatives is not None:
             for (row, count), top in zip(groups.tops, _listed(*alternatives), strict=True):
                 tops[row] = top[:count]
-        return Chosen(tokens.tolist(), own.tolist(), tops)
+        return SampledTokens(tokens.tolist(), own.tolist(), tops)
 
-    def look_up(self, logits: Tensor, token_ids: list[int], alternatives: int) -> Chosen:
+    def look_up(self, logits: Tensor, token_ids: list[int], alternatives: int) -> SampledTokens:
         scan = Scan(logits)
         own = _logprobs(scan, indices(token_ids, logits.device))
         rows = torch.arange(len(logits), device=logits.device)
         tops: list[Top] = [()] * len(logits)
         if alternatives:
             tops = _listed(*_alternatives(scan, rows, alternatives))
-        return Chosen(token_ids, own.tolist(), tops)
+        return SampledTokens(token_ids, own.tolist(), tops)
 
 
 class _Groups:

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from djl_python.core.types import SamplingParams
 from djl_python.engine.batch.sequence import NO_TOKEN, Sequence
-from djl_python.engine.native.program.sampling import NativeChooser
+from djl_python.engine.native.program.sampling import NativeRowSampler
 from djl_python.engine.native.thread_pool import ThreadPool
-from djl_python.engine.sampling.choosing import Asked, Chooser, Chosen
 from djl_python.engine.sampling.penalties import Occurrences
+from djl_python.engine.sampling.row_sampler import RowSampler, SampledTokens, SamplingRequest
 from djl_python.engine.sampling.sampling_plan import Plan
-from djl_python.engine.sampling.torch_chooser import TorchChooser
+from djl_python.engine.sampling.torch_row_sampler import TorchRowSampler
 from tests.engine.sampling.gumbel import drawn
 from tests.operations import Operations
 
@@ -42,8 +42,8 @@ NOISY: list[dict[str, Any]] = [
 
 
 @pytest.fixture(params=["torch", "native"])
-def chooser(request: pytest.FixtureRequest) -> Chooser:
-    return TorchChooser() if request.param == "torch" else request.getfixturevalue("native_chooser")
+def row_sampler(request: pytest.FixtureRequest) -> RowSampler:
+    return TorchRowSampler() if request.param == "torch" else request.getfixturevalue("native_row_sampler")
 
 
 def rows_of(vocabulary: int) -> Tensor:
@@ -58,24 +58,24 @@ def rows_of(vocabulary: int) -> Tensor:
 
 
 def choose(
-    chooser: Chooser,
+    row_sampler: RowSampler,
     logits: Tensor,
     params: list[dict[str, Any]],
     changed: Tensor | None = None,
     positions: list[int] | None = None,
-) -> Chosen:
+) -> SampledTokens:
     sampling = [SamplingParams(max_new_tokens=1, **each) for each in params]
     plan = Plan(list(range(len(params))), sampling, torch.device("cpu"))
     occurred = [Occurrences(Sequence(row, [3, 7, 8, 7], 2, sampling[row])) for row in plan.penalized]
-    return chooser.choose(logits, changed, Asked(plan, positions or [7] * len(params), occurred))
+    return row_sampler.choose(logits, changed, SamplingRequest(plan, positions or [7] * len(params), occurred))
 
 
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
 @pytest.mark.parametrize("width", [1, 5, 64, 1024])
-def test_alternatives_are_those_of_topk(chooser: Chooser, vocabulary: int, width: int) -> None:
+def test_alternatives_are_those_of_topk(row_sampler: RowSampler, vocabulary: int, width: int) -> None:
     logits = rows_of(vocabulary)
     width = min(width, vocabulary)
-    found = chooser.look_up(logits, [0, 1, 2, 0, vocabulary - 1, 3], width)
+    found = row_sampler.look_up(logits, [0, 1, 2, 0, vocabulary - 1, 3], width)
     ids = torch.tensor([[token for token, _ in top] for top in found.tops])
     logprobs = torch.tensor([[logprob for _, logprob in top] for top in found.tops])
     expected = logits.double().log_softmax(-1).float()
@@ -87,46 +87,46 @@ def test_alternatives_are_those_of_topk(chooser: Chooser, vocabulary: int, width
 
 
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
-def test_the_best_is_chosen(chooser: Chooser, vocabulary: int) -> None:
+def test_the_best_is_chosen(row_sampler: RowSampler, vocabulary: int) -> None:
     logits = rows_of(vocabulary)
-    assert choose(chooser, logits, [{}] * 6).token_ids == logits.argmax(-1).tolist()
+    assert choose(row_sampler, logits, [{}] * 6).token_ids == logits.argmax(-1).tolist()
 
 
 @pytest.mark.parametrize("bound", [{"top_p": 0.3}, {"min_p": 0.9}, {"top_k": 1}], ids=str)
-def test_the_best_is_drawn_where_nothing_else_may_be(chooser: Chooser, bound: dict[str, Any]) -> None:
+def test_the_best_is_drawn_where_nothing_else_may_be(row_sampler: RowSampler, bound: dict[str, Any]) -> None:
     logits = torch.tensor([1.0, 2.0, 0.0, -1.0]).repeat(40, 1)
-    found = choose(chooser, logits, [{"do_sample": True, "seed": seed, **bound} for seed in range(40)])
+    found = choose(row_sampler, logits, [{"do_sample": True, "seed": seed, **bound} for seed in range(40)])
     assert set(found.token_ids) == {1}
 
 
-def test_logprobs_near_zero_are_exact(chooser: Chooser) -> None:
+def test_logprobs_near_zero_are_exact(row_sampler: RowSampler) -> None:
     logits = torch.full((1, 1000), 1e3)
     logits[0, 7] += 12  # nearly certain; next to 1012, fp32 knows steps of 6e-5
     exact = logits.double().log_softmax(-1)[0, 7]
-    assert chooser.look_up(logits, [7], 0).logprobs[0] == pytest.approx(float(exact), abs=2e-6)
+    assert row_sampler.look_up(logits, [7], 0).logprobs[0] == pytest.approx(float(exact), abs=2e-6)
 
 
-def test_everybody_gets_the_alternatives_he_asked_for(chooser: Chooser) -> None:
+def test_everybody_gets_the_alternatives_he_asked_for(row_sampler: RowSampler) -> None:
     wanted = [{"top_logprobs": 3}, {}, {"top_logprobs": 1, "do_sample": True}]
-    found = choose(chooser, rows_of(1500)[:3], wanted)
+    found = choose(row_sampler, rows_of(1500)[:3], wanted)
     assert [len(top) for top in found.tops] == [3, 0, 1]
 
 
 @pytest.mark.parametrize("draw", [{}, {"do_sample": True}, {"do_sample": True, "typical_p": 0.9}], ids=str)
 def test_changed_rows_choose_from_their_own_scores_and_tell_what_the_model_thought(
-    chooser: Chooser, draw: dict[str, Any]
+    row_sampler: RowSampler, draw: dict[str, Any]
 ) -> None:
     logits = rows_of(1500)[:3]
     changed = torch.full((2, 1500), float("-inf"))
     changed[0, 1234], changed[1, 77] = 3.0, 0.0
     own = {"bad_words_ids": ((1,),), **draw}
-    found = choose(chooser, logits, [own, {}, own], changed)
+    found = choose(row_sampler, logits, [own, {}, own], changed)
     assert found.token_ids == [1234, int(logits[1].argmax()), 77]
     expected = logits.log_softmax(-1)
     assert found.logprobs == pytest.approx([float(expected[i, t]) for i, t in enumerate(found.token_ids)], abs=1e-5)
 
 
-def test_penalties_are_of_the_choice_not_of_the_log_probability(chooser: Chooser) -> None:
+def test_penalties_are_of_the_choice_not_of_the_log_probability(row_sampler: RowSampler) -> None:
     """Of the model's own scores and of changed ones, whether drawn or not."""
     logits = torch.zeros(4, 1000)
     logits[:, 7], logits[:, 3], logits[:, 500] = 9.0, 8.0, 7.0
@@ -135,33 +135,35 @@ def test_penalties_are_of_the_choice_not_of_the_log_probability(chooser: Chooser
     banned: dict[str, Any] = {"bad_words_ids": ((1,),), "repetition_penalty": 2.0}
     drawn: dict[str, Any] = {"do_sample": True, "temperature": 0.01}
     params = [{"presence_penalty": 1.5}, {"repetition_penalty": 2.0, **drawn}, banned, {**banned, **drawn}]
-    found = choose(chooser, logits, params, changed)
+    found = choose(row_sampler, logits, params, changed)
     assert found.token_ids == [3, 500, 9, 9]
     expected = logits.log_softmax(-1)
     assert found.logprobs == pytest.approx([float(expected[0, token]) for token in found.token_ids], abs=1e-5)
 
 
-def test_scores_are_what_they_were_and_the_choice_is_the_same_whoever_reads_log_probabilities(chooser: Chooser) -> None:
+def test_scores_are_what_they_were_and_the_choice_is_the_same_whoever_reads_log_probabilities(
+    row_sampler: RowSampler,
+) -> None:
     logits, changed = rows_of(1500).repeat(4, 1), rows_of(1500)[:4] - 1
     before = logits.clone(), changed.clone()
     params: list[dict[str, Any]] = [{"do_sample": i % 3 > 0, "seed": i, **DRAWS[i % len(DRAWS)]} for i in range(24)]
     for each in params[10:14]:
         each["bad_words_ids"] = ((1,),)
-    read = choose(chooser, logits, params, changed)
-    if isinstance(chooser, NativeChooser):  # torch penalizes a copy of what nobody else has, where it is
+    read = choose(row_sampler, logits, params, changed)
+    if isinstance(row_sampler, NativeRowSampler):  # torch penalizes a copy of what nobody else has, where it is
         assert torch.equal(logits, before[0]) and torch.equal(changed, before[1])
-    unread = choose(chooser, before[0], [{**each, "logprobs": False} for each in params], before[1])
+    unread = choose(row_sampler, before[0], [{**each, "logprobs": False} for each in params], before[1])
     assert read.token_ids == unread.token_ids
 
 
 @pytest.mark.parametrize("params", DRAWS, ids=str)
-def test_a_row_is_read_alike_alone_and_among_others(chooser: Chooser, params: dict[str, Any]) -> None:
+def test_a_row_is_read_alike_alone_and_among_others(row_sampler: RowSampler, params: dict[str, Any]) -> None:
     generator = torch.Generator().manual_seed(1)
     logits = torch.randn(40, 20_000, generator=generator) * 3  # enough for several threads
     mixture = [{"do_sample": True, "seed": i, **DRAWS[i % len(DRAWS)]} for i in range(40)]
     mixture[17] = {"do_sample": True, "seed": 99, "top_logprobs": 2, **params}
-    among = choose(chooser, logits, mixture)
-    alone = choose(chooser, logits[17:18].clone(), mixture[17:18])
+    among = choose(row_sampler, logits, mixture)
+    alone = choose(row_sampler, logits[17:18].clone(), mixture[17:18])
     assert (among.token_ids[17], among.logprobs[17], among.tops[17]) == (
         alone.token_ids[0],
         alone.logprobs[0],
@@ -172,13 +174,13 @@ def test_a_row_is_read_alike_alone_and_among_others(chooser: Chooser, params: di
 @pytest.mark.parametrize("temperature", [0.002, 0.5, 1.4])
 @pytest.mark.parametrize("params", NOISY, ids=str)
 def test_the_permitted_token_of_the_greatest_sum_with_noise_is_drawn(
-    chooser: Chooser, params: dict[str, Any], temperature: float
+    row_sampler: RowSampler, params: dict[str, Any], temperature: float
 ) -> None:
     """But for a few where rounding decides."""
     generator = torch.Generator().manual_seed(3)
     row = torch.randn(5000, generator=generator) * 2 * temperature + 3 / temperature
     seeds = [{"do_sample": True, **params, "temperature": temperature, "seed": seed} for seed in range(400)]
-    found = choose(chooser, row.expand(400, -1).contiguous(), seeds).token_ids
+    found = choose(row_sampler, row.expand(400, -1).contiguous(), seeds).token_ids
     expected = [drawn(row, SamplingParams(max_new_tokens=1, **each), 7) for each in seeds]
     assert sum(a == b for a, b in zip(found, expected, strict=True)) >= 398
     assert len(set(found)) > 4
@@ -186,7 +188,7 @@ def test_the_permitted_token_of_the_greatest_sum_with_noise_is_drawn(
 
 @pytest.mark.parametrize("temperature", [0.005, 0.4, 1.0, 2.5])
 @pytest.mark.parametrize("of", ["one sequence", "many sequences"])
-def test_tokens_are_drawn_as_often_as_they_are_likely(chooser: Chooser, temperature: float, of: str) -> None:
+def test_tokens_are_drawn_as_often_as_they_are_likely(row_sampler: RowSampler, temperature: float, of: str) -> None:
     """Chi-square: of 40,000 draws from 300 tokens, which vary by a factor of a million."""
     draws, vocabulary = 40_000, 300
     scores = torch.randn(vocabulary, generator=torch.Generator().manual_seed(6)) * 2.5
@@ -198,7 +200,7 @@ def test_tokens_are_drawn_as_often_as_they_are_likely(chooser: Chooser, temperat
         for n in numbers
     ]
     positions = list(numbers) if of == "one sequence" else [7] * draws
-    chosen = choose(chooser, scores.expand(draws, -1).contiguous(), params, positions=positions).token_ids
+    chosen = choose(row_sampler, scores.expand(draws, -1).contiguous(), params, positions=positions).token_ids
     expected = (scores / temperature).double().softmax(0) * draws
     counts = torch.bincount(torch.tensor(chosen), minlength=vocabulary).double()
     often = expected >= 5
@@ -210,20 +212,20 @@ def test_tokens_are_drawn_as_often_as_they_are_likely(chooser: Chooser, temperat
     assert abs(float(rest)) < 5 * max(1.0, float(expected[~often].sum())) ** 0.5
 
 
-def test_draws_do_not_know_of_one_another(chooser: Chooser) -> None:
+def test_draws_do_not_know_of_one_another(row_sampler: RowSampler) -> None:
     """Of 40,000 draws of a sequence, each pair of tokens follows one another as often as each of them is likely."""
     draws, vocabulary = 40_000, 8
     scores = torch.linspace(-0.5, 0.5, vocabulary)
     params = [{"do_sample": True, "seed": 3, "logprobs": False}] * draws
     rows = scores.expand(draws, -1).contiguous()
-    chosen = torch.tensor(choose(chooser, rows, params, positions=list(range(draws))).token_ids)
+    chosen = torch.tensor(choose(row_sampler, rows, params, positions=list(range(draws))).token_ids)
     likely = scores.double().softmax(0)
     expected = likely[:, None] * likely * (draws - 1)
     counts = torch.bincount(chosen[:-1] * vocabulary + chosen[1:], minlength=vocabulary**2).view_as(expected)
     assert float(((counts - expected).square() / expected).sum()) < 64 + 5 * 128**0.5
 
 
-def test_from_a_mixture_each_row_gets_what_it_asks_for(chooser: Chooser) -> None:
+def test_from_a_mixture_each_row_gets_what_it_asks_for(row_sampler: RowSampler) -> None:
     """Rows with scores of their own among others, drawn in every way or the best; again, rounding decides a few."""
     rng, generator = random.Random(4), torch.Generator().manual_seed(4)
     params: list[dict[str, Any]] = [{"do_sample": rng.random() < 0.8, **rng.choice(NOISY)} for _ in range(400)]
@@ -233,7 +235,7 @@ def test_from_a_mixture_each_row_gets_what_it_asks_for(chooser: Chooser) -> None
         torch.randn(rows, 1500, generator=generator) * 2
         for rows in (400, sum(bool(each["bad_words_ids"]) for each in params))
     )
-    found = choose(chooser, logits, params, changed.clone())
+    found = choose(row_sampler, logits, params, changed.clone())
     own = iter(changed)
     alike = []
     for row, (each, token) in enumerate(zip(params, found.token_ids, strict=True)):
@@ -249,12 +251,12 @@ def test_from_a_mixture_each_row_gets_what_it_asks_for(chooser: Chooser) -> None
     assert [[i for i, _ in top] for top in found.tops] == [ids.tolist() for ids in best]
 
 
-def test_scores_that_are_no_numbers_name_no_token(chooser: Chooser) -> None:
+def test_scores_that_are_no_numbers_name_no_token(row_sampler: RowSampler) -> None:
     logits = torch.randn(8, 1000)
     logits[:7] = float("nan")
     draws: list[dict[str, Any]] = [{}, {"top_k": 5}, {"top_p": 0.5}, {"typical_p": 0.9}, {"repetition_penalty": 1.5}]
     sampled = [{"do_sample": True, **draw} for draw in draws]
-    found = choose(chooser, logits, [{}, {"top_logprobs": 3}, *sampled, {}])
+    found = choose(row_sampler, logits, [{}, {"top_logprobs": 3}, *sampled, {}])
     assert found.token_ids == [*[NO_TOKEN] * 7, int(logits[7].argmax())]
     assert all(0 <= token < 1000 for token, _ in found.tops[1])
 
@@ -271,9 +273,9 @@ def test_one_score_that_is_no_number_is_not_chosen(
     maxima[:, 10] = float("nan")
     for row in range(64):
         logits[row, 640 + row] = float("nan")
-    chooser = NativeChooser(native_pool, (lambda _: maxima.data_ptr()) if known else lambda _: None)
-    found = choose(chooser, logits, [{"do_sample": True, **params, "seed": row} for row in range(64)])
-    chooser.close()
+    row_sampler = NativeRowSampler(native_pool, (lambda _: maxima.data_ptr()) if known else lambda _: None)
+    found = choose(row_sampler, logits, [{"do_sample": True, **params, "seed": row} for row in range(64)])
+    row_sampler.close()
     assert all(token == NO_TOKEN or not logits[row, token].isnan() for row, token in enumerate(found.token_ids))
 
 
@@ -292,10 +294,10 @@ def test_a_gpu_is_waited_for_once_in_each_attempt_of_those_who_may_need_another(
     """Here one token has nearly all the probability, so that everybody's first attempt is their last."""
     logits = torch.zeros(4, 1500)
     logits[:, 9] = 50.0
-    chooser = TorchChooser()
+    row_sampler = TorchRowSampler()
     plan = Plan(list(range(4)), [SamplingParams(max_new_tokens=1, **params)] * 4, torch.device("cpu"))
     occurred = [Occurrences(Sequence(row, [3, 7, 8, 7], 2, plan.params[row])) for row in plan.penalized]
-    chooser.choose(logits, None, Asked(plan, [7] * 4, occurred))
+    row_sampler.choose(logits, None, SamplingRequest(plan, [7] * 4, occurred))
     with Operations() as operations:
-        assert chooser.choose(logits, None, Asked(plan, [8] * 4, occurred)).token_ids == [9] * 4
+        assert row_sampler.choose(logits, None, SamplingRequest(plan, [8] * 4, occurred)).token_ids == [9] * 4
     assert operations.waits == waits

@@ -80,7 +80,10 @@ async def test_a_frozen_engine_is_killed(checkpoint: Path, monkeypatch: pytest.M
             "option.rolling_batch 'nonsense' is not known; expected one of auto, echo, or module:Class",
         ),
         ({"rolling_batch": "broken_engine:Engine"}, "ZeroDivisionError: division by zero"),
-        ({"tensor_parallel_degree": 3}, "option.tensor_parallel_degree=3: it does not divide num_attention_heads"),
+        (
+            {"tensor_parallel_degree": 3, "device": "cpu"},
+            "option.tensor_parallel_degree=3: it does not divide num_attention_heads",
+        ),
         ({"max_model_len": 4096}, "option.max_model_len=4096 is more than the checkpoint's context of 256"),
     ],
 )

@@ -51,11 +51,14 @@ _KERNELS: Final = "native kernels in place of the functions of a hybrid model th
 _IMAGES: Final = "models that take images"
 _DEVICES: Final = "a model that several devices share"
 _PROGRESS: Final = "the progress of loading"
+_PIPELINES: Final = "djl_python.huggingface: which tasks transformers has pipelines for"
 _LOADING: Final = "transformers.core_model_loading"
 _QWEN: Final = "transformers.models.qwen3_5.modeling_qwen3_5"
 _FALCON: Final = "transformers.models.falcon_h1.modeling_falcon_h1"
 
 USED: Final = (
+    Used("transformers.pipelines:SUPPORTED_TASKS", _PIPELINES),
+    Used("transformers.pipelines:TASK_ALIASES", _PIPELINES),
     Used(f"{_LOADING}:WeightConverter", _CODES),
     Used(f"{_LOADING}:MergeModulelist", _CODES, 0, ("dim",)),
     Used(f"{_LOADING}:Concatenate", _CODES, 0, ("dim",)),

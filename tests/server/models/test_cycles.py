@@ -57,6 +57,7 @@ def descriptors() -> list[str]:
 
 @pytest.mark.parametrize(("place", "cycles"), [(LocalProcesses(FAKE_MODULE), 6), (InProcess(), 40)])
 async def test_nothing_fails_and_nothing_is_left_behind(place: Placement, cycles: int) -> None:
+    others = set(psutil.Process().children(recursive=True))  # servers that tests share
     async with running(model_config(), placement=place) as site:
         site.files.configs[TEMPORARY] = model_config(TEMPORARY.name)
         await under_load(site, 1)  # opens what stays open, as clients' connections
@@ -65,4 +66,4 @@ async def test_nothing_fails_and_nothing_is_left_behind(place: Placement, cycles
         assert len(psutil.Process().children(recursive=True)) == processes
         assert [model.config.name for model in site.registry.running] == ["m"]
         assert len(descriptors()) <= opened + 2, descriptors()  # the two ends of one more client's connection
-    assert psutil.Process().children(recursive=True) == []
+    assert set(psutil.Process().children(recursive=True)) <= others

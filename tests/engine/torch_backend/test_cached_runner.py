@@ -22,7 +22,6 @@ from djl_python.engine.batch.chunk import Chunk
 from djl_python.engine.batch.sequence import Sequence
 from djl_python.engine.torch_backend.cached_runner import CachedModelRunner
 from djl_python.engine.torch_backend.model_runner import ModelRunner
-from djl_python.engine.torch_backend.trials import trial_step
 from tests.checkpoints import CACHE, build_checkpoint
 from tests.engines import generate, open_batch, run_to_end
 
@@ -71,25 +70,6 @@ class Around(torch.nn.Module):
     def __init__(self, inner: torch.nn.Module) -> None:
         super().__init__()
         self.inner = inner
-
-
-class Renamed(Around):
-    """A model that calls its cache what all do from transformers 5.24 on."""
-
-    def forward(self, input_ids: torch.Tensor, cache: Any = None, use_cache: bool = False, **named: Any) -> Any:
-        return self.inner(input_ids=input_ids, **{CACHE: cache}, use_cache=use_cache, **named)
-
-
-@pytest.mark.skipif(CACHE == "cache", reason="this transformers calls every cache so")
-def test_a_cache_by_another_name_is_gone_on_from(tmp_path: Path) -> None:
-    model = AutoModelForCausalLM.from_pretrained(build_checkpoint(tmp_path, "bloom"), dtype=torch.float32)
-    calls: list[int] = []
-    model.register_forward_pre_hook(lambda _, __, named: calls.append(named["input_ids"].shape[1]), with_kwargs=True)
-    runner = CachedModelRunner(Renamed(model), torch.device("cpu"))
-    sequence = Sequence(1, list(range(3, 15)), 12, SamplingParams(max_new_tokens=1))
-    for length in (8, 4):
-        trial_step(runner, Chunk(sequence, length))
-    assert calls == [8, 4]
 
 
 class Impatient(Around):

@@ -71,10 +71,8 @@ TASKS: Final[Mapping[str, Task]] = {
 }
 
 #: The end of an architecture's name in transformers -> what such a model does, by the name of transformers' pipeline.
-_HEADS: Final[Mapping[str, str]] = {
+HEADS: Final[Mapping[str, str]] = {
     "ForMaskedLM": "fill-mask",
-    "ForPreTraining": "fill-mask",
-    "ForNextSentencePrediction": "next-sentence-prediction",
     "ForSequenceClassification": "text-classification",
     "ForTokenClassification": "token-classification",
     "ForQuestionAnswering": "question-answering",
@@ -85,6 +83,12 @@ _HEADS: Final[Mapping[str, str]] = {
     "ForAudioClassification": "audio-classification",
     "ForCTC": "automatic-speech-recognition",
     "ForSpeechSeq2Seq": "automatic-speech-recognition",
+}
+#: With those that DJL's table lacks.
+_HEADS: Final[Mapping[str, str]] = {
+    **HEADS,
+    "ForPreTraining": "fill-mask",
+    "ForNextSentencePrediction": "next-sentence-prediction",
 }
 #: Encoders that transformers would also run as decoders. With `is_decoder` they were trained as such.
 _ENCODERS: Final = frozenset(

@@ -64,7 +64,7 @@ class Cancel(Message, frozen=True):
 
 
 class Taken(Message, frozen=True):
-    """The client has taken `size` more bytes of the answer to call `id`; sent seldom, see `server.http_answer`."""
+    """The client has taken `size` more bytes of the answer to call `id`; seldom, see `server.http.response_writer`."""
 
     id: int
     size: int
@@ -164,7 +164,7 @@ class Add(Message, frozen=True):
 
 
 class Opened(Message, frozen=True):
-    """The engine is ready: the values that only the loaded model gives; `rolling_batch.RollingBatch` describes them."""
+    """The engine is ready: the values that only the loaded model gives; `engine.interface.Limits` describes them."""
 
     max_model_len: int
     max_batch_size: int

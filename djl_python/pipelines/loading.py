@@ -8,16 +8,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..config.sources import local_path
+from ..config.tasks import HEADS
 from ..properties_manager.hf_properties import HuggingFaceProperties
 
 #: The end of an architecture's name -> what the model does, by the name of transformers' pipeline; the first match.
 ARCHITECTURES_2_TASK: Final[dict[str, str]] = {
     "TapasForQuestionAnswering": "table-question-answering",
-    "ForQuestionAnswering": "question-answering",
-    "ForTokenClassification": "token-classification",
-    "ForSequenceClassification": "text-classification",
-    "ForMultipleChoice": "multiple-choice",
-    "ForMaskedLM": "fill-mask",
+    **HEADS,
     "ForCausalLM": "text-generation",
     "ForConditionalGeneration": "text2text-generation",
     "MTModel": "text2text-generation",
@@ -25,12 +22,6 @@ ARCHITECTURES_2_TASK: Final[dict[str, str]] = {
     "GPT2LMHeadModel": "text-generation",
     "T5WithLMHeadModel": "text2text-generation",
     "BloomModel": "text-generation",
-    "ForImageClassification": "image-classification",
-    "ForObjectDetection": "object-detection",
-    "ForSemanticSegmentation": "image-segmentation",
-    "ForAudioClassification": "audio-classification",
-    "ForCTC": "automatic-speech-recognition",
-    "ForSpeechSeq2Seq": "automatic-speech-recognition",
 }
 
 

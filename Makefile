@@ -1,4 +1,4 @@
-# serve, test, test-all, test-transformers, weights, check, bench, wheel, docs, clean. Needs Python 3.11.4 or newer with
+# serve, test, test-all, test-transformers, weights, check, bench, wheel, docs, site, clean. Needs Python 3.11.4 or newer with
 # venv; everything else goes into .venv.
 #
 #   make serve MODEL=name=/path/to/model PORT=9000     serve something else, somewhere else
@@ -22,7 +22,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 METADATA := setup.cfg setup.py pyproject.toml constraints.txt
 
 .DELETE_ON_ERROR:
-.PHONY: serve test test-all test-transformers weights check bench wheel docs clean
+.PHONY: serve test test-all test-transformers weights check bench wheel docs site clean
 
 serve: $(VENV)/.serve
 	exec $(BIN)/djl-serving -m $(MODEL) --host $(HOST) --port $(PORT) $(ARGS)
@@ -31,8 +31,9 @@ serve: $(VENV)/.serve
 test: $(VENV)/.test weights
 	$(BIN)/$(PYTEST) -m "not slow" $(ARGS)
 
-# With all of them, wheels for all processors, and the oldest transformers.
+# With all of them, wheels for all processors, the oldest transformers, vLLM and DeepSpeed, where they can be installed.
 test-all: $(VENV)/.test weights $(OLDEST)/.test
+	@$(BIN)/python -m tests.real.engines >/dev/null || true
 	$(BIN)/$(PYTEST) $(ARGS)
 	$(MAKE) test-transformers
 
@@ -68,6 +69,10 @@ wheel: $(VENV)/.wheel
 
 docs: $(VENV)/.serve
 	$(BIN)/python -m tests.packaging.documents
+
+# The documents as a site, in build/site. A page that the navigation lacks, and a link that leads nowhere, are errors.
+site: $(VENV)/.test
+	$(BIN)/python -m tests.packaging.site
 
 clean:
 	rm -rf $(VENV) $(OLDEST) build dist djl_python/engine/native/kernels/*.so *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -7,13 +7,16 @@ the same functions or in the same words. What only an import or a download can s
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from pathlib import Path
 
-from .config import ModelConfig, task_of
+from .config import ENGINES, ModelConfig, task_of
+from .config.engines import engine_name
 from .config.sources import shown_url
 from .core import registry
-from .usercode.module import put_on_path, user_file
+from .core.errors import ConfigError
+from .core.faults import Faults
+from .usercode.imports import import_faults, may_bring_more, module_exists
+from .usercode.module import user_file
 from .usercode.source import UserSource
 from .usercode.transformers4 import gone_calls
 from .worker.entry_point import DEFAULT_FUNCTION, Location, locate, no_attribute, no_function, no_module
@@ -23,39 +26,94 @@ def handler_of(config: ModelConfig) -> str:
     """Describe the handler that the worker will load; a line follows for each setting that the built-in one ignores.
 
     Raises:
-        ModelLoadError, ConfigError: there is no handler, or it would not load.
+        ModelLoadError: there is no handler, or it would not load; a line for each reason.
     """
-    location = locate(config)
-    if location.file:
-        remarks = gone_calls(Path(config.path, location.file))
-        return _of_file(config, location) + "".join(f"\n  warning: {remark}" for remark in remarks)
-    if location.module:
-        return _of_module(config, location)
-    return _built_in(config)
+    faults = Faults()
+    described = _handler(config, faults)
+    faults.refuse()
+    return described
 
 
-def _built_in(config: ModelConfig, file: str = "") -> str:
-    task = task_of(config)
-    registry.load_object(task.check)(config)
+def _handler(config: ModelConfig, faults: Faults) -> str:
+    with faults.collected():
+        location = locate(config)
+        if location.file:
+            remarks = gone_calls(Path(config.path, location.file))
+            return _of_file(config, location, faults) + "".join(f"\n  warning: {remark}" for remark in remarks)
+        if location.module:
+            return _of_module(config, location, faults)
+        if location.remote:
+            return f"{shown_url(config.option.entry_point)} (option.entryPoint), and of it what its import will show"
+        if location.task:
+            return f"{location.task}, by djl_python.huggingface, with the checkpoint {_checkpoint(config)}"
+        return _built_in(config, faults)
+    return ""
+
+
+def _built_in(config: ModelConfig, faults: Faults, file: str = "") -> str:
     file = file or user_file(config) or ""
-    if file and not config.option.python_executable:
-        UserSource(Path(config.path, file))  # must be valid Python: the worker imports it for its formatters
+    if file:
+        _source(config, Path(config.path, file), faults)  # the worker imports it for its formatters
+    for key in ("rolling_batch", "tool_call_parser", "reasoning_parser"):
+        with faults.collected():
+            _check_module(config, f"option.{key}", getattr(config.option, key))
+    task = task_of(config)
+    with faults.collected():
+        registry.load_object(task.check)(config, thorough=True)
     formatters = f", and what {Path(config.path, file)} has of formatters" if file else ""
-    checkpoint = shown_url(config.option.model_id) or config.path
-    remarks = "".join(f"\n  warning: {remark}" for remark in registry.load_object(task.without_effect)(config))
-    return f"{task.name}, built in, with the checkpoint {checkpoint}{formatters}{remarks}"
+    remarks = "" if faults else _remarks(config, task.without_effect)
+    return f"{task.name}, built in, with the checkpoint {_checkpoint(config)}{formatters}{remarks}"
 
 
-def _of_file(config: ModelConfig, location: Location) -> str:
+def _checkpoint(config: ModelConfig) -> str:
+    return shown_url(config.option.model_id) or config.path
+
+
+def _remarks(config: ModelConfig, without_effect: str) -> str:
+    return "".join(f"\n  warning: {remark}" for remark in registry.load_object(without_effect)(config))
+
+
+def _check_module(config: ModelConfig, key: str, value: str) -> None:
+    """Refuse a module:Class of the user's whose module does not exist."""
+    module, colon, _ = value.partition(":")
+    if not colon or (key == "option.rolling_batch" and engine_name(value) in ENGINES) or not _is_here(config):
+        return
+    if not may_bring_more(_directory(config)) and not module_exists(module.partition(".")[0], _directory(config)):
+        raise ConfigError(f"{config.said(key, value)}: there is no module {module!r}")
+
+
+def _directory(config: ModelConfig) -> Path | None:
+    return Path(config.path) if config.path else None
+
+
+def _is_here(config: ModelConfig) -> bool:
+    """Whether workers have the Python of this process; another interpreter may have other modules and syntax."""
+    return not config.option.python_executable and "PYTHON" not in config.option.env
+
+
+def _source(config: ModelConfig, path: Path, faults: Faults) -> UserSource | None:
+    """The user's file, whose imports all exist; None where that is a fault, or where another Python would read it."""
+    if config.option.python_executable:
+        return None
+    with faults.collected():
+        source = UserSource(path)
+        if _is_here(config):
+            faults.add(import_faults(path, source.tree, Path(config.path)))
+        return source
+    return None
+
+
+def _of_file(config: ModelConfig, location: Location, faults: Faults) -> str:
     """The handler that importing the file would find, looked for in the order of `worker.entry_point`."""
     path, wanted = Path(config.path, location.file), config.option.handler
     chosen = " (option.entryPoint)" if config.option.entry_point else ""
-    if config.option.python_executable:  # perhaps another version of Python, with another syntax
-        return f"{path}{chosen}, and of it what its import will show"
-    source = UserSource(path)
+    unknown = f"{path}{chosen}, and of it what its import will show"
+    source = _source(config, path, faults)
+    if source is None:
+        return unknown
     if location.attribute:
         if source.has(location.attribute) is False:
-            raise no_attribute(path.name, location.attribute)
+            raise no_attribute(config, path.name, location.attribute, source.functions)
         return f"{path}:{location.attribute}{chosen}"
     has = source.has(wanted)
     if has:
@@ -64,32 +122,26 @@ def _of_file(config: ModelConfig, location: Location) -> str:
         if source.handler_class:
             return f"{path}{chosen}, class {source.handler_class}"
         if source.handler_class == "" and source.has_formatters:
-            return _built_in(config, location.file)
+            return _built_in(config, faults, location.file)
         if source.handler_class is None or source.has_formatters is None:
             has = None
     if has is None:
-        return f"{path}{chosen}, and of it what its import will show"
-    raise no_function(path.name, wanted, source.functions)
+        return unknown
+    raise no_function(config, path.name, source.functions)
 
 
-def _exists(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # a package on its way
-        return False
-
-
-def _of_module(config: ModelConfig, location: Location) -> str:
-    if config.path:
-        put_on_path(Path(config.path))
-    # Another interpreter, or another environment, may have other modules.
-    here = not config.option.python_executable and not config.option.env
+def _of_module(config: ModelConfig, location: Location, faults: Faults) -> str:
+    here = _is_here(config)
     name = location.module.partition(".")[0]
     if name == __package__:  # of our own packages more can be told without running a user's code
         name = location.module
-    if here and (not name or not _exists(name)):
-        entry_point = config.option.entry_point
-        raise registry.no_module(entry_point, name) if location.attribute else no_module(entry_point)
+    # Requirements are installed when the model is loaded, and may have any module but ours.
+    to_come = name.partition(".")[0] != __package__ and may_bring_more(_directory(config))
+    if here and (not name or not (to_come or module_exists(name, _directory(config)))):
+        raise registry.no_module(config.option.entry_point, name) if location.attribute else no_module(config)
+    file = Path(config.path, f"{location.module}.py")
+    if config.path and file.is_file():
+        _source(config, file, faults)
     if here and name == location.module and name.startswith(f"{__package__}."):
         check = getattr(importlib.import_module(name), "check", None)  # a handler of ours knows what it will refuse
         if check is not None:

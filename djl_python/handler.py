@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from .config import ModelConfig
+from .core.errors import ParameterError
+from .core.metrics import MetricFamily
 from .core.types import EngineInfo
 from .inputs import Input
+from .ipc.protocol import AdapterChange
 
 
 class Reply(Protocol):
@@ -64,6 +67,10 @@ class Metrics(Protocol):
 
     def observe(self, name: str, *values: float) -> None: ...
 
+    def engine(self, families: list[MetricFamily]) -> None:
+        """Show the metrics that an engine keeps itself, instead of those that it had before."""
+        ...
+
 
 @dataclass(frozen=True)
 class Context:
@@ -95,11 +102,17 @@ class Handler(abc.ABC):
     #: How many calls the worker should have at once; the front end queues the rest.
     capacity: int = 1
 
+    #: How many of these really run at once, where that is fewer: others wait in the worker for a place. 0: all of them.
+    at_once: int = 0
+
     #: How many queries (`dialects.base.Kind.QUERY`) it should have in addition; 0: queries count as calls.
     queries: int = 0
 
     #: What runs the model, where an engine does: shown in the ready line, on pages that describe it, and as a metric.
     engine_info: EngineInfo | None = None
+
+    #: A JSON body that it answers, for the command that is printed when the server is ready; None: nobody knows one.
+    example: Mapping[str, Any] | None = None
 
     @abc.abstractmethod
     async def load(self, context: Context) -> None:
@@ -112,6 +125,19 @@ class Handler(abc.ABC):
         Cancelled (asyncio.CancelledError) when the client disconnects or the call times out. An exception is answered
         in the dialect of the call and affects no other call.
         """
+
+    async def change_adapter(self, change: AdapterChange) -> None:
+        """Register, update or unregister an adapter of the model. Those that have none need not override it.
+
+        An adapter that is unregistered still answers the calls that have it.
+
+        Raises:
+            ServingError: it can't be done, and all is as it was.
+        """
+        raise ParameterError(
+            "this model's handler has no adapters; option.rolling_batch=vllm with option.enable_lora=true serves LoRA "
+            "adapters, and a model.py with register_adapter(inputs) its own"
+        )
 
     async def close(self) -> None:
         """Release what `load` acquired."""

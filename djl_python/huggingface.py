@@ -21,6 +21,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, Final
 
 import msgspec
@@ -28,7 +29,7 @@ import msgspec
 from .core.errors import PayloadError, ServingError
 from .encode_decode import decode, encode
 from .formats.json_framing import JSON, JSONLINES
-from .input_parser import parse_input_with_formatter
+from .input_parser import ParsedInput, parse_input_with_formatter
 from .inputs import Input
 from .outputs import Output
 from .pipelines.loading import (
@@ -42,7 +43,14 @@ from .pipelines.loading import (
 )
 from .pipelines.tasks import make_pipeline
 from .properties_manager.hf_properties import HuggingFaceProperties, dtype_name
-from .properties_manager.properties import StreamingEnum, is_rolling_batch_enabled, is_streaming_enabled
+from .properties_manager.properties import (
+    RollingBatchEnum,
+    StreamingEnum,
+    is_rolling_batch_enabled,
+    is_streaming_enabled,
+)
+from .request import Request
+from .request_io import TextInput
 from .rolling_batch.scheduler_rolling_batch import SchedulerRollingBatch
 from .streaming_utils import StreamingUtils
 from .usercode.batch_keys import batch_key
@@ -118,6 +126,7 @@ class HuggingFaceService:
         self.adapter_registry: dict[str, Any] = {}
         self.rolling_batch: Any = None
         self.input_format_args: dict[str, Any] = {}
+        self.input_format_configs: Any = None  # the same, of older releases of LMI
 
     @property
     def pipeline(self) -> Any:
@@ -134,6 +143,8 @@ class HuggingFaceService:
         configs = self.hf_configs = HuggingFaceProperties(**properties)
         path = checkpoint_of(configs)
         self.model_config = load_config(path, configs)
+        if configs.rolling_batch is RollingBatchEnum.auto and _does_other_than_text(configs.task, self.model_config):
+            configs.rolling_batch = RollingBatchEnum.disable
         stops = parse_stop_sequence(properties["stop_sequence"]) if properties.get("stop_sequence") else []
         if is_rolling_batch_enabled(configs.rolling_batch):
             chosen = get_rolling_batch_class_from_str(configs.rolling_batch.value, configs.mpi_mode, self.model_config)
@@ -157,6 +168,12 @@ class HuggingFaceService:
             "peft_config": self.peft_config,
             "rolling_batch": self.rolling_batch,
         }
+        self.input_format_configs = SimpleNamespace(
+            is_rolling_batch=self.rolling_batch is not None,
+            is_adapters_supported=False,
+            output_formatter=configs.output_formatter,
+            tokenizer=self.tokenizer,
+        )
         self.initialized = True
 
     @staticmethod
@@ -194,14 +211,43 @@ class HuggingFaceService:
     def inference(self, inputs: Input) -> Output:
         """The answer to a call, or to a dynamic batch of calls; an error is its own call's."""
         if is_rolling_batch_enabled(self.hf_configs.rolling_batch):
-            parsed = parse_input_with_formatter(inputs, **self.input_format_args)
+            if getattr(self.parse_input, "__func__", None) is HuggingFaceService.parse_input:
+                parsed = parse_input_with_formatter(inputs, **self.input_format_args)
+            else:
+                parsed = self._requests(self._parsed_calls(inputs))
             return rolling_batch_inference(parsed, inputs, Output(), self.rolling_batch)
-        few = len(inspect.signature(self.parse_input).parameters) == 1
-        parsed_parts = self.parse_input(inputs) if few else self.parse_input(inputs, self.tokenizer, None)
-        calls = list(_calls(*parsed_parts))
+        calls = self._parsed_calls(inputs)
         if is_streaming_enabled(self.hf_configs.enable_streaming):
             return self._stream(calls)
         return self._answer(inputs, calls)
+
+    def _parsed_calls(self, inputs: Input) -> list[_Call]:
+        few = len(inspect.signature(self.parse_input).parameters) == 1
+        formatter = self.hf_configs.output_formatter
+        parts = self.parse_input(inputs) if few else self.parse_input(inputs, self.tokenizer, formatter)
+        return list(_calls(*parts))
+
+    def _requests(self, calls: Sequence[_Call]) -> ParsedInput:
+        """The calls as requests to the rolling batch, one each."""
+        parsed = ParsedInput(batch=[call.inputs for call in calls])
+        for index, call in enumerate(calls):
+            if call.error is None and len(call.data) == 1:
+                parsed.requests.append(Request(self._text_input(call)))
+            else:
+                parsed.errors[index] = call.error or f"expected one input, found {len(call.data)}"
+        return parsed
+
+    def _text_input(self, call: _Call) -> TextInput:
+        (text,), parameters = call.data, dict(call.parameters)
+        return TextInput(
+            request_id=self.rolling_batch.req_id_counter.next_id(),
+            tokenizer=self.tokenizer,
+            tgi_compat=self.hf_configs.tgi_compat,
+            input_text=text,
+            parameters=parameters,
+            server_parameters=dict(parameters),
+            output_formatter=parameters.get("output_formatter") or self.hf_configs.output_formatter,
+        )
 
     def _answer(self, inputs: Input, calls: Sequence[_Call]) -> Output:
         """Calls with equal parameters are one call of the pipeline."""
@@ -251,6 +297,14 @@ class _Call:
         self.parameters = parameters
         self.error = error
         self.result: list[Any] = []
+
+
+def _does_other_than_text(task: str | None, model_config: Any) -> bool:
+    """Whether a model is for something else than generating text, as far as its settings and its architecture tell."""
+    try:
+        return (task or task_of_architectures(model_config)) not in ("text-generation", "conversational", "generate")
+    except ValueError:
+        return False
 
 
 def _calls(

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from .core.call_trace import CallTrace
 from .core.errors import DecodeError
 from .formats.csv_reading import read_dicts
 from .formats.forms import MULTIPART, URLENCODED, media_type, parse_form
@@ -45,6 +46,7 @@ class Input:
         model_name, model_version: the model that answers.
         request_id: the client's x-request-id, or a generated one.
         waited_s: how long the call waited for this worker, in seconds.
+        trace: takes events and attributes for the call's span; None: the call is not traced.
     """
 
     def __init__(self) -> None:
@@ -60,6 +62,7 @@ class Input:
         self.model_version = ""
         self.request_id = ""
         self.waited_s = 0.0
+        self.trace: CallTrace | None = None
 
     @classmethod
     def from_call(

@@ -7,10 +7,14 @@ model share it. Values are JSON, bytes or numpy arrays: nothing is pickled, sinc
     session = sessions.create_session()
     session.put("turns", 1)
     sessions.get_session(session.session_id).get("turns")
+
+Clients open and close sessions with requests of their own, which `SessionManager.respond` answers. Source: LMI's
+"Stateful Sessions Support", and SageMaker's contract for stateful models.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import tempfile
@@ -22,13 +26,25 @@ from typing import Any, Final
 
 import msgspec
 
+from .core.errors import PayloadError
 from .formats.json_framing import encode_finite_json
+from .inputs import Input
+from .outputs import Output
 
 _ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _KEY: Final = re.compile(r"\.?[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
 _CREATED: Final = ".creation_time"
 _EXPIRES: Final = ".expiration_time"
 DEFAULT_EXPIRATION_S: Final = 20 * 60
+#: SageMaker's headers, of requests and of answers.
+_SESSION_HEADER: Final = "X-Amzn-SageMaker-Session-Id"
+_CLOSED_HEADER: Final = "X-Amzn-SageMaker-Closed-Session-Id"
+#: The field of a request about a session, and its values.
+_REQUEST_TYPE: Final = "requestType"
+#: Bytes of its body; longer ones are not looked at.
+_LONGEST_REQUEST: Final = 4096
+_NEW: Final = "NEW_SESSION"
+_CLOSE: Final = "CLOSE"
 #: The first byte of a value's file says what the rest is.
 _JSON: Final = b"j"
 _BYTES: Final = b"b"
@@ -117,7 +133,7 @@ class SessionManager:
     `sessions_expiration`, in seconds (default 1200). Expired sessions are deleted when a new one is made.
 
     Raises:
-        ValueError: `sessions_s3url` is set: sessions are not copied to S3.
+        ValueError: `sessions_s3url` is set: sessions are not copied to S3; or another user owns the directory.
     """
 
     def __init__(self, properties: Mapping[str, str]) -> None:
@@ -128,6 +144,8 @@ class SessionManager:
         default = (shared if shared.is_dir() else Path(tempfile.gettempdir())) / "djl_sessions"
         self.sessions_path = str(properties.get("sessions_path") or default)
         Path(self.sessions_path).mkdir(mode=0o700, parents=True, exist_ok=True)
+        if os.stat(self.sessions_path).st_uid != os.geteuid():  # who could read and write what sessions keep
+            raise ValueError(f"option.sessions_path: {self.sessions_path} is another user's")
 
     def create_session(self) -> Session:
         """A new session."""
@@ -162,10 +180,65 @@ class SessionManager:
         """
         return Session(session_id, self.sessions_path).remove()
 
+    def respond(self, inputs: Input) -> Output | None:
+        """The answer to a request that opens or closes a session; None for any other, whose session, if it has one, is
+        open.
+
+        `{"requestType": "NEW_SESSION"}` opens one: the header X-Amzn-SageMaker-Session-Id of the answer has its id, and
+        when it expires. `{"requestType": "CLOSE"}` closes that of the request's header of the same name.
+
+        Raises:
+            PayloadError: there is no such session (any more), or no such type of request.
+        """
+        kind, session_id = _request_type(inputs), inputs.get_property(_SESSION_HEADER)
+        if kind is None:
+            if session_id is not None:
+                self._open(session_id)
+            return None
+        if kind == _NEW:
+            session = self.create_session()
+            expires = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(session.get(_EXPIRES)))
+            opened = Output().add_property(_SESSION_HEADER, f"{session.session_id}; Expires={expires}")
+            return opened.add_as_json({"result": f"Session {session.session_id} created"})
+        if kind == _CLOSE:
+            if session_id is None:
+                raise PayloadError(f"{_REQUEST_TYPE}: {_CLOSE} needs a session's id in the header {_SESSION_HEADER}")
+            closed = self._open(session_id).session_id
+            self.close_session(closed)
+            return Output().add_property(_CLOSED_HEADER, closed).add_as_json({"result": f"Session {closed} closed"})
+        raise PayloadError(f"{_REQUEST_TYPE}: expected {_NEW} or {_CLOSE}, got {kind!r}", _REQUEST_TYPE)
+
+    def _open(self, session_id: str) -> Session:
+        try:
+            session = self.get_session(session_id)
+        except ValueError:
+            session = None
+        if session is None:
+            hint = f" (send a body with {_REQUEST_TYPE})" if session_id == _NEW else ""
+            raise PayloadError(f"{_SESSION_HEADER}: there is no session {session_id!r}, or it has expired{hint}")
+        return session
+
     def _clean_expired(self) -> None:
         for path in Path(self.sessions_path).iterdir():
             if _ID.fullmatch(path.name):
                 self.get_session(path.name)
+
+
+def names_session(inputs: Input) -> bool:
+    """Whether a request is about a session, or in one."""
+    return inputs.get_property(_SESSION_HEADER) is not None or _request_type(inputs) is not None
+
+
+def _request_type(inputs: Input) -> Any:
+    """The `requestType` of a JSON body; None without one."""
+    data = inputs.get_as_bytes() or b""
+    if len(data) > _LONGEST_REQUEST or _REQUEST_TYPE.encode() not in data:
+        return None
+    try:
+        body = msgspec.json.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None  # whoever reads the body says what is wrong with it
+    return body.get(_REQUEST_TYPE) if isinstance(body, dict) else None
 
 
 def checked(session_id: str) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -24,8 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from .core.errors import ParameterError
-from .core.types import EngineStats, Images, SamplingParams, TokenEvent
+from .config import own_server_environment
+from .core.pictures import AnyImages
+from .core.types import EngineStats, SamplingParams, TokenEvent
 from .engine.batch.sequence import Sequence
 from .engine.echo import EchoRollingBatch
 from .engine.interface import AsyncEngine, EngineSettings, Progress
@@ -33,8 +33,6 @@ from .engine.interface import AsyncEngine, EngineSettings, Progress
 EOS = "<|end|>"
 FAKE_ENGINE: Final = "djl_python.testing:FakeRollingBatch"
 FAKE_ASYNC_ENGINE: Final = "djl_python.testing:FakeAsyncEngine"
-#: Variables that override the command line, or add models to it.
-_STRONGER: Final = frozenset({"SERVING_INFERENCE_ADDRESS", "SERVING_LOAD_MODELS", "SERVING_MODEL_STORE", "HF_MODEL_ID"})
 
 
 class FakeRollingBatch(EchoRollingBatch):
@@ -87,10 +85,14 @@ class FakeAsyncEngine(AsyncEngine):
         return cls(settings)
 
     async def generate(
-        self, request_id: int, prompt_ids: list[int], sampling: SamplingParams, images: Images | None = None
+        self,
+        request_id: int,
+        prompt_ids: list[int],
+        sampling: SamplingParams,
+        images: AnyImages | None = None,
+        adapter: str = "",
     ) -> AsyncGenerator[TokenEvent, None]:
-        if not 0 < len(prompt_ids) < self.max_model_len:
-            raise ParameterError(f"the prompt has {len(prompt_ids)} tokens", "inputs")
+        self.check_prompt(prompt_ids)
         sequence = Sequence(request_id, list(prompt_ids), len(prompt_ids), sampling)
         async with self._slot():
             finished = False
@@ -178,7 +180,6 @@ def running_server(
     """
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    inherited = {name: value for name, value in os.environ.items() if name not in _STRONGER}
     with tempfile.TemporaryDirectory(prefix="djl-server-") as folder:
         log = Path(folder) / "output"
         with log.open("wb") as sink:
@@ -187,7 +188,7 @@ def running_server(
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=subprocess.STDOUT,
-                env={**inherited, **(environment or {})},
+                env={**own_server_environment(), **(environment or {})},
             )
         server = RunningServer(url, process, log)
         try:

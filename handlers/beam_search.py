@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
@@ -58,8 +58,9 @@ class BeamText:
 class Beam:
     """An answer, or the beginning of one.
 
-    `score` is the sum of its tokens' log-probabilities; of a finished beam, divided by its length to the power of the
-    length penalty. `tokens` are (id, log-probability, alternatives). `text` is there if stop sequences may end it.
+    `score` is the sum of its tokens' log-probabilities, of which a repetition penalty is a factor; of a finished beam,
+    divided by its length to the power of the length penalty. `tokens` are (id, log-probability, alternatives to
+    report). `text` is there if stop sequences may end it.
     """
 
     score: float
@@ -77,7 +78,8 @@ class Beams:
 
     Args:
         end_ids: tokens that finish a beam.
-        max_new_tokens, min_new_tokens: limits for the length of an answer.
+        sampling: limits for the length of an answer, its repetition penalty, how many alternatives are reported.
+        prompt_ids: the prompt's tokens; the penalty is for them too.
         text: the text before the first token, if there are stop sequences.
 
     Attributes:
@@ -90,8 +92,8 @@ class Beams:
         self,
         branching: Branching,
         end_ids: AbstractSet[int],
-        max_new_tokens: int,
-        min_new_tokens: int = 0,
+        sampling: SamplingParams,
+        prompt_ids: Sequence[int] = (),
         text: BeamText | None = None,
     ) -> None:
         self.running = [Beam(0.0, (), text)]
@@ -99,33 +101,35 @@ class Beams:
         self.done = False
         self._branching = branching
         self._end_ids = end_ids
-        self._max_new_tokens = max_new_tokens
-        self._min_new_tokens = min_new_tokens
+        self._sampling = sampling
+        self._penalized = frozenset(prompt_ids if sampling.repetition_penalty != 1 else ())
         self._length = 0
         self._candidates = max(2, 1 + len(end_ids)) * branching.num_beams
 
     @property
     def alternatives(self) -> int:
-        """How many alternatives are needed after each beam."""
-        return self._candidates + (len(self._end_ids) if self._min_new_tokens else 0)
+        """How many alternatives are needed after each beam, even if all that may be penalized or barred are first."""
+        repeated = len(self._penalized) + self._length if self._sampling.repetition_penalty != 1 else 0
+        return self._candidates + repeated + (len(self._end_ids) if self._sampling.min_new_tokens else 0)
 
     def advance(self, alternatives: Sequence[Alternatives]) -> None:
         """Make a step. `alternatives` are, for each running beam, the likeliest next tokens: (id, log-probability)."""
         width, penalty = self._branching.num_beams, self._branching.length_penalty
-        barred = self._end_ids if self._length < self._min_new_tokens else frozenset[int]()
+        barred = self._end_ids if self._length < self._sampling.min_new_tokens else frozenset[int]()
         self._length += 1
         extensions = [
-            (beam.score + logprob, index, token_id, logprob)
+            (beam.score + score, index, token_id, logprob)
             for index, beam in enumerate(self.running)
-            for token_id, logprob in alternatives[index]
+            for token_id, logprob, score in self._scored(beam, alternatives[index])
             if token_id not in barred
         ]
         extensions.sort(key=lambda extension: (-extension[0], *extension[1:3]))
+        shown = [tuple(tops[: self._sampling.top_logprobs]) for tops in alternatives]
         running, finished = [], []
         for rank, (score, index, token_id, logprob) in enumerate(extensions[: self._candidates]):
             before = self.running[index]
             text = None if before.text is None else before.text.extended(token_id)
-            beam = Beam(score, (*before.tokens, (token_id, logprob, alternatives[index])), text)
+            beam = Beam(score, (*before.tokens, (token_id, logprob, shown[index])), text)
             if not self._ends(beam):
                 running.append(beam)
             elif rank < width:  # lower ranks are only there to have enough running beams: their ends do not count
@@ -134,9 +138,17 @@ class Beams:
         self.finished = sorted(self.finished + finished, key=lambda beam: -beam.score)[:width]
         self.done = not self.running or (len(self.finished) == width and self._is_settled())
 
+    def _scored(self, beam: Beam, alternatives: Alternatives) -> Iterator[tuple[int, float, float]]:
+        """(id, log-probability, score). transformers' repetition penalty is a factor of log-probabilities here, of
+        which no sum is 1 afterwards."""
+        penalty = self._sampling.repetition_penalty
+        repeated = self._penalized.union(beam.ids) if penalty != 1 else self._penalized
+        for token_id, logprob in alternatives:
+            yield token_id, logprob, logprob * penalty if token_id in repeated else logprob
+
     def _ends(self, beam: Beam) -> bool:
         stopped = beam.text is not None and beam.text.stopped
-        return stopped or beam.tokens[-1][0] in self._end_ids or self._length >= self._max_new_tokens
+        return stopped or beam.tokens[-1][0] in self._end_ids or self._length >= self._sampling.max_new_tokens
 
     def _is_settled(self) -> bool:
         """Whether the search may end, now that there are enough finished beams. The best running beam is scored as if
@@ -150,7 +162,6 @@ _FIELD: Final = "parameters.num_beams"
 #: Parameters that change scores inside the engine, where the search does not see it, with their neutral values.
 _REFUSED: Final = {
     "do_sample": False,
-    "repetition_penalty": 1.0,
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
     "logit_bias": {},
@@ -180,8 +191,8 @@ class BeamSearch:
         self._beams = Beams(
             request.branching,
             eos_ids | frozenset(sampling.stop_token_ids),
-            sampling.max_new_tokens,
-            sampling.min_new_tokens,
+            sampling,
+            prepared.ids,
             _text_of(prepared),
         )
         self._alternatives: list[Alternatives] = []
@@ -206,7 +217,7 @@ class BeamSearch:
         self._alternatives, self._missing = [()] * len(running), len(running)
         for index, beam in enumerate(running):
             self._generation.submit(
-                self._prepared.ids + beam.ids, self._prepared.images, sampling, functools.partial(self._receive, index)
+                self._prepared, self._prepared.ids + beam.ids, sampling, functools.partial(self._receive, index)
             )
 
     def _receive(self, index: int, event: TokenEvent) -> None:
@@ -244,14 +255,14 @@ class BeamSearch:
 
     def _events(self, beam: Beam) -> list[TokenEvent]:
         """The events that the engine would have sent, had it drawn this beam."""
-        shown, last = self._prepared.request.sampling.top_logprobs, len(beam.tokens) - 1
+        last = len(beam.tokens) - 1
         return [
             TokenEvent(
                 0,
                 token_id,
                 logprob=logprob,
                 finish=self._reason(token_id) if position == last else None,
-                top=tuple(top[:shown]),
+                top=tuple(top),
                 prompt=() if position else self._prompt_event.prompt,
             )
             for position, (token_id, logprob, top) in enumerate(beam.tokens)
@@ -280,6 +291,9 @@ def _check(request: GenerateRequest) -> None:
         if getattr(request.sampling, name) != neutral:
             shown = {"bad_words_ids": "bad_sequences"}.get(name, name)
             raise ParameterError(f"{_FIELD}: beam search does not go with {shown}", _FIELD)
+    if request.sampling.repetition_penalty < 1:
+        # A token that ranks behind all alternatives would come to the front.
+        raise ParameterError(f"{_FIELD}: beam search does not go with a repetition_penalty below 1", _FIELD)
     if branching.n > branching.num_beams:
         raise ParameterError(
             f"{_FIELD}: {branching.num_beams}, expected at least n ({branching.n}): there are no more sequences", _FIELD

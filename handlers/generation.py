@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from djl_python.core import logs
 from djl_python.core.errors import ParameterError, ServingError, from_kind
-from djl_python.core.types import Finish, Images, SamplingParams, Timings, TokenEvent
+from djl_python.core.types import Finish, SamplingParams, Timings, TokenEvent
 from djl_python.engine.client import EngineClient
 from djl_python.handler import Metrics
 
 from .answer import TextAnswer
+from .generation_trace import GenerationTrace
+from .preparation import Prepared
 from .step_metrics import StepMetrics
 
 
@@ -22,6 +25,8 @@ class Generation:
     Args:
         waited_s: how long the call waited for this worker, in seconds.
         arrived_s: when the call arrived here, by time.perf_counter.
+        request_id: of the call, for log lines.
+        trace: of the call, if it is traced.
     """
 
     def __init__(
@@ -33,6 +38,8 @@ class Generation:
         *,
         waited_s: float,
         arrived_s: float,
+        request_id: str = "",
+        trace: GenerationTrace | None = None,
     ) -> None:
         self.answer = answer
         self._engine = engine
@@ -40,14 +47,19 @@ class Generation:
         self._steps = steps
         self._waited_s = waited_s
         self._arrived_s = arrived_s
+        self._request_id = request_id
+        self._trace = trace
         self._prepared_s = time.perf_counter()
         self._ids: list[int] = []
         self._has_token = False
 
     def submit(
-        self, ids: list[int], images: Images | None, sampling: SamplingParams, receive: Callable[[TokenEvent], None]
+        self, prepared: Prepared, ids: list[int], sampling: SamplingParams, receive: Callable[[TokenEvent], None]
     ) -> int:
-        """Have a sequence generated; its id. `receive` gets its events; an exception in it fails this call only."""
+        """Have a sequence of a prompt generated, from `ids` on; its id.
+
+        `receive` gets its events; an exception in it fails this call only.
+        """
         answer = self.answer
 
         def on_event(event: TokenEvent) -> None:
@@ -58,9 +70,12 @@ class Generation:
                     raise _failure(event.error_kind, event.error, sampling)
                 receive(event)
             except BaseException as error:
-                answer.fail(error)
+                with logs.about(self._request_id):
+                    answer.fail(error)
 
-        request_id = self._engine.submit(ids, sampling, on_event, images)
+        request_id = self._engine.submit(
+            ids, sampling, on_event, prepared.images, prepared.request.adapter, http_request_id=self._request_id
+        )
         self._ids.append(request_id)
         return request_id
 
@@ -91,7 +106,10 @@ class Generation:
 
     def began_s(self, submitted_s: float, first_token_s: float, first: TokenEvent) -> float:
         """When the engine began to work on a sequence, whose `first` token has come: before, it was queueing."""
-        return max(submitted_s, first_token_s - (first.running_s or 0.0))
+        began_s = max(submitted_s, first_token_s - (first.running_s or 0.0))
+        if self._trace is not None:
+            self._trace.first_token(began_s, first_token_s)
+        return began_s
 
     def timings(self, submitted_s: float, began_s: float, ended_s: float) -> Timings:
         """How long each part of a sequence took."""
@@ -101,6 +119,8 @@ class Generation:
     def count_sequence(self, finish: Finish, max_new_tokens: int) -> None:
         """Report the metrics of a sequence that has ended."""
         self._steps.sequence_ended()
+        if self._trace is not None:
+            self._trace.sequence_ended(finish)
         observe, timings = self._metrics.observe, finish.timings
         observe("request_validation_seconds", timings.validation_s)
         observe("queue_seconds", max(timings.queue_s - self._waited_s, 0.0))

@@ -17,17 +17,20 @@ import msgspec
 
 from djl_python.config import Options
 from djl_python.core.errors import ContextLengthError, ParameterError, PayloadError
-from djl_python.core.types import Chat, GenerateRequest, Grammar, Images, SamplingParams, ToolUse
+from djl_python.core.pictures import AnyImages
+from djl_python.core.types import Chat, FreeText, GenerateRequest, Grammar, SamplingParams, ToolUse
 from djl_python.engine.interface import ALL_PARAMETERS
 from djl_python.text.chat import ChatTemplates
+from djl_python.text.reasoning import ReasoningParser, reasoning_parser
 from djl_python.text.stop import StopSequences
 from djl_python.text.tokens.long_texts import is_long, last_tokens, least_tokens
 from djl_python.text.tokens.tokenizer import Tokenizer
 from djl_python.text.tools.json_calls import ForcedParser
 from djl_python.text.tools.parser import ToolParser, forced_calls, syntax_of, tool_parser_class
 
-from .image_processor import ImageProcessor
-from .word_lists import WordLists
+from .images.pictures import PictureReader
+from .images.processor import ImageProcessor
+from .word_lists import WordLists, hidden_stops
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +45,10 @@ class Prepared:
     """One prompt, ready for the engine.
 
     `request.sampling` is complete. `text` is the prompt as the model sees it; its images are in `images`. `tokenizer`
-    decodes the answer. `new_parser` makes the parser of one sequence's tool calls. `answer_form` is the grammar of an
-    answer that calls no tool: the model begins without it, and so decides whether it calls one. `stops` are the
-    compiled stop sequences of all sequences of the prompt.
+    decodes the answer. `new_parser` makes the parser of one sequence's tool calls, `new_reasoning` that of its
+    reasoning, which comes before them. `answer_form` is the grammar of an answer that calls no tool: the model begins
+    without it, and so decides whether it calls one. `stops` are the compiled stop sequences of all sequences of the
+    prompt.
     """
 
     request: GenerateRequest
@@ -52,8 +56,9 @@ class Prepared:
     text: str
     tokenizer: Tokenizer
     new_parser: Callable[[], ToolParser] | None = None
+    new_reasoning: Callable[[], ReasoningParser] | None = None
     answer_form: Grammar | None = None
-    images: Images | None = None
+    images: AnyImages | None = None
     stops: StopSequences | None = None
 
     @property
@@ -68,11 +73,12 @@ class Preparation:
     Args:
         max_model_len: the model's context, in tokens.
         images: prepares images, for a model that takes them.
+        no_images: why there are none, where a request has some.
         vocabulary: how many token ids the model takes; None: as many as the tokenizer has.
         parameters: fields of `SamplingParams` that the engine honours (`Engine.parameters`).
 
     Raises:
-        ConfigError: option.tool_call_parser names no parser.
+        ConfigError: option.tool_call_parser or option.reasoning_parser names no parser.
     """
 
     def __init__(
@@ -80,17 +86,21 @@ class Preparation:
         tokenizer: Tokenizer,
         option: Options,
         max_model_len: int,
-        images: ImageProcessor | None = None,
+        images: ImageProcessor | PictureReader | None = None,
         vocabulary: int | None = None,
         parameters: frozenset[str] = ALL_PARAMETERS,
+        no_images: str = "this model does not take images",
     ) -> None:
         self._tokenizer = tokenizer
         self._images = images
+        self._no_images = no_images
         self._templates = ChatTemplates(tokenizer.chat_templates, tokenizer.special_tokens)
         for reason in self._templates.broken:
             log.warning("%s: chats are refused", reason)
         self._parser = _tool_parser(tokenizer, option)
-        self._tool_tokenizer = tokenizer if self._parser is None else tokenizer.showing(self._parser.markers)
+        self._reasoning = reasoning_parser(
+            option.enable_reasoning, option.reasoning_parser, tokenizer.chat_templates.values()
+        )
         self._refuses_unknown = option.unknown_parameters == "error"
         self._vocabulary = min(tokenizer.vocab_size, vocabulary or tokenizer.vocab_size)
         self._context = max_model_len
@@ -146,11 +156,12 @@ class Preparation:
 
     async def _prepare(self, request: GenerateRequest, lists: WordLists, long: bool) -> Prepared:
         prompt, field = request.prompt, "inputs"
-        images: Images | None = None
+        images: AnyImages | None = None
         text: str | None
+        rendered = ""
         if isinstance(prompt, Chat):
             field = "messages"
-            text = await asyncio.to_thread(self.render, prompt) if long else self.render(prompt)
+            text = rendered = await asyncio.to_thread(self.render, prompt) if long else self.render(prompt)
             request = msgspec.structs.replace(request, ignored=self._ignored(request.ignored, prompt))
             # The template has written the special tokens.
             if prompt.images:
@@ -172,32 +183,39 @@ class Preparation:
             self._check_ids(ids, field)  # tokens were added to the tokenizer, and the model was not told
         if not ids:
             raise PayloadError(f"{field}: the tokenizer makes no tokens of this text", field)
-        sampling = self._fitted(request, len(ids), field)
-        if banned := await lists.banned(request.bad_sequences):
-            sampling = msgspec.structs.replace(sampling, bad_words_ids=sampling.bad_words_ids + banned)
-        use = prompt.tool_use if isinstance(prompt, Chat) else None
-        if use is None or not use.tools or use.choice == "none":
-            prepared = Prepared(msgspec.structs.replace(request, sampling=sampling), ids, text, self._tokenizer)
-        else:
-            prepared = self._with_tools(request, sampling, ids, text, use)
+        sampling = await self._with_ids(self._fitted(request, len(ids), field), request, lists)
+        prepared = Prepared(msgspec.structs.replace(request, sampling=sampling), ids, text, self._tokenizer)
+        if isinstance(prompt, Chat):
+            use = prompt.tool_use
+            if use is not None and use.tools and use.choice != "none":
+                prepared = self._with_tools(prepared, use)
+            if request.splits_reasoning and self._reasoning is not None:
+                prepared = self._with_reasoning(prepared, self._reasoning, prompt, rendered)
         return dataclasses.replace(prepared, stops=await lists.stops(request.text.stop_sequences), images=images)
 
-    async def _with_images(self, request: GenerateRequest, chat: Chat, text: str) -> tuple[list[int], Images]:
+    async def _with_ids(self, sampling: SamplingParams, request: GenerateRequest, lists: WordLists) -> SamplingParams:
+        """The sampling parameters, with the ids of what the request names by its text."""
+        if banned := await lists.banned(request.bad_sequences):
+            sampling = msgspec.structs.replace(sampling, bad_words_ids=sampling.bad_words_ids + banned)
+        if hidden := hidden_stops(request, self._tokenizer):
+            sampling = msgspec.structs.replace(sampling, stop_token_ids=sampling.stop_token_ids + hidden)
+        return sampling
+
+    async def _with_images(self, request: GenerateRequest, chat: Chat, text: str) -> tuple[list[int], AnyImages]:
         """The ids of a rendered chat, and its images."""
         if self._images is None:
             field = chat.images[0].field
-            raise PayloadError(f"{field}: this model does not take images", field)
+            raise PayloadError(f"{field}: {self._no_images}", field)
         if is_long(text, self._longest):
             await asyncio.to_thread(self._refuse_excess, text, "messages")
-        made = await self._images.prepare(text, chat.images)
-        if request.truncate is not None and len(made.ids) > request.truncate:
+        ids, images = await self._images.prepare(text, chat.images)
+        if request.truncate is not None and len(ids) > request.truncate:
             field = chat.images[0].field
             raise PayloadError(
-                f"{field}: a prompt with images can't be cut to {request.truncate} tokens, and this one has "
-                f"{len(made.ids)}",
+                f"{field}: a prompt with images can't be cut to {request.truncate} tokens, and this one has {len(ids)}",
                 field,
             )
-        return made.ids, made.images
+        return ids, images
 
     async def _encode(self, text: str, field: str, add_special_tokens: bool, truncate: int | None) -> list[int]:
         """The ids of a text, or at least of its end if it is to be truncated."""
@@ -244,23 +262,44 @@ class Preparation:
             top_k=sampling.top_k if sampling.top_k < self._tokenizer.vocab_size else 0,
         )
 
-    def _with_tools(
-        self, request: GenerateRequest, sampling: SamplingParams, ids: list[int], text: str, use: ToolUse
-    ) -> Prepared:
+    def _with_tools(self, prepared: Prepared, use: ToolUse) -> Prepared:
+        """The prompt of a chat whose answer may call tools, or must."""
+        request, sampling = prepared.request, prepared.request.sampling
         if use.choice == "auto":
             if self._parser is None:
-                request = msgspec.structs.replace(request, sampling=sampling)
-                return Prepared(request, ids, text, self._tool_tokenizer)
+                return prepared
             free = msgspec.structs.replace(sampling, grammar=None)
-            request = msgspec.structs.replace(request, sampling=free)
-            new_parser = functools.partial(self._parser, use)
-            return Prepared(request, ids, text, self._tool_tokenizer, new_parser, answer_form=sampling.grammar)
+            return dataclasses.replace(
+                prepared,
+                request=msgspec.structs.replace(request, sampling=free),
+                tokenizer=self._tokenizer.showing(self._parser.markers),
+                new_parser=functools.partial(self._parser, use),
+                answer_form=sampling.grammar,
+            )
         if sampling.grammar is not None:
             raise ParameterError("tool_choice: a call is forced, and response_format wants another form", "tool_choice")
         sampling = msgspec.structs.replace(sampling, grammar=forced_calls(use))
-        request = msgspec.structs.replace(request, sampling=sampling)
         call_id = (self._parser or ToolParser).call_id
-        return Prepared(request, ids, text, self._tokenizer, functools.partial(ForcedParser, use, call_id))
+        return dataclasses.replace(
+            prepared,
+            request=msgspec.structs.replace(request, sampling=sampling),
+            new_parser=functools.partial(ForcedParser, use, call_id),
+        )
+
+    def _with_reasoning(self, prepared: Prepared, parser: type[ReasoningParser], chat: Chat, rendered: str) -> Prepared:
+        """The prompt of a chat whose answer may begin with reasoning, where grammars do not apply yet."""
+        last = chat.messages[-1].get("content") if chat.continue_final else None
+        begun = parser.begun_by(rendered, last if isinstance(last, str) else None)
+        before = parser.before_grammar(begun)
+        request = prepared.request
+        sampling = msgspec.structs.replace(request.sampling, grammar=_after(request.sampling.grammar, before))
+        return dataclasses.replace(
+            prepared,
+            request=msgspec.structs.replace(request, sampling=sampling),
+            tokenizer=prepared.tokenizer.showing(parser.markers()),
+            new_reasoning=functools.partial(parser, begun),
+            answer_form=_after(prepared.answer_form, before),
+        )
 
     def _ignored(self, known: tuple[str, ...], chat: Chat) -> tuple[str, ...]:
         """The names without effect on a chat: those already `known`, and those that the template does not read.
@@ -279,6 +318,10 @@ class Preparation:
             field = min(fields)
             raise ParameterError(f"{field}: the model's chat template has no place for it", field)
         return tuple(sorted(named | fields))
+
+
+def _after(grammar: Grammar | None, before: FreeText | None) -> Grammar | None:
+    return None if grammar is None else msgspec.structs.replace(grammar, before=before)
 
 
 def _tool_parser(tokenizer: Tokenizer, option: Options) -> type[ToolParser] | None:

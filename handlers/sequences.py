@@ -112,7 +112,8 @@ class _SampledSequence:
     """One sequence of a `SampledSequences`. Submits itself.
 
     If tools may be called and an answer has a form (`Prepared.answer_form`), generation begins without the form. As
-    soon as the model calls a tool, its output counts; as soon as it writes other text, generation restarts in the form.
+    soon as the model calls a tool, its output counts; as soon as it writes other text, generation restarts in the form,
+    with the same seed: reasoning before it comes out once more.
 
     Args:
         began: called with the prompt's tokens at the first event.
@@ -142,7 +143,7 @@ class _SampledSequence:
         self._last_s: float | None = None
         self._began_s = 0.0
         self._submitted_s = time.perf_counter()
-        self._id = generation.submit(prepared.ids, prepared.images, request.sampling, self._receive)
+        self._id = generation.submit(prepared, prepared.ids, request.sampling, self._receive)
 
     def _receive(self, event: TokenEvent) -> None:
         now_s = self._generation.count_token(self._last_s)
@@ -169,7 +170,7 @@ class _SampledSequence:
 
     def _decides(self, delta: Delta, form: Grammar) -> bool:
         """Whether this delta and the undecided ones before it are now part of the answer."""
-        if delta.tool_calls:
+        if delta.tool_calls or (delta.finish is not None and self._choice.reasons):
             self._form = None
             return True
         if delta.text.strip() or delta.finish is not None:
@@ -185,7 +186,7 @@ class _SampledSequence:
         sampling = msgspec.structs.replace(self._request.sampling, grammar=form)
         prepared = dataclasses.replace(self._prepared, new_parser=None)
         self._choice = Choice(prepared, self._number, self._request)
-        self._id = self._generation.submit(self._prepared.ids, self._prepared.images, sampling, self._receive)
+        self._id = self._generation.submit(self._prepared, self._prepared.ids, sampling, self._receive)
 
 
 def sibling_seed(seed: int, index: int) -> int:

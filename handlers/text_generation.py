@@ -15,24 +15,32 @@ from pathlib import Path
 
 import msgspec
 
-from djl_python.config import TEXT_GENERATION, Checkpoint, check_is_for
+from djl_python.config import Checkpoint
 from djl_python.config.sources import local_path
-from djl_python.core.errors import GenerationError, ServingError
+from djl_python.core.errors import GenerationError, PayloadError, ServingError
 from djl_python.dialects import dialect
-from djl_python.dialects.shared.base import Dialect, Kind
+from djl_python.dialects.shared.base import Dialect, Kind, Parsed
 from djl_python.dialects.shared.request_body import ignored_header
 from djl_python.engine.client import EngineClient
 from djl_python.engine.interface import engine_of
+from djl_python.formats.json_framing import JSON
 from djl_python.handler import Context, Handler, Reply
 from djl_python.inputs import Input
+from djl_python.ipc.protocol import AdapterChange
+from djl_python.outputs import Output
+from djl_python.session_manager import SessionManager, names_session
 from djl_python.text.tokens.tokenizer import Tokenizer
+from djl_python.text.tokens.tokenizer_files import chosen_template
 from djl_python.text.tokens.vocabulary import vocabulary_of
 from djl_python.text.trial_text import TRIAL_TEXT
 
+from .adapters import Adapters
 from .answer import TextAnswer
-from .checks import check, without_effect
+from .checks import MODEL, check, check_files, checkpoints, without_effect
 from .generation import Generation
-from .image_processor import ImageProcessor
+from .generation_trace import GenerationTrace
+from .images.pictures import PictureReader, lacking
+from .images.processor import ImageProcessor
 from .model_view import ModelView
 from .preparation import LONG_PROMPT_CHARS, Preparation
 from .sequences import generate
@@ -74,7 +82,8 @@ class TextGenerationHandler(Handler):
         self._preparation: Preparation
         self._view: ModelView
         self._formatters: UserFormatters
-        self._images: ImageProcessor | None
+        self._adapters: Adapters
+        self._images: ImageProcessor | PictureReader | None
         self._telling: asyncio.Future[None] | None = None  # the engine the vocabulary
 
     async def load(self, context: Context) -> None:
@@ -90,45 +99,68 @@ class TextGenerationHandler(Handler):
         for remark in without_effect(config):
             log.warning("%s", remark)
         cache_dir = Path(config.cache_dir) if config.cache_dir else None
-        path = await asyncio.to_thread(local_path, option.model_id, option.revision, context.model_dir, cache_dir)
-        check_is_for(TEXT_GENERATION, path)  # if it has just been fetched, nobody has looked yet
         engine = engine_of(option.rolling_batch)
-        checkpoints = {
-            name: await asyncio.to_thread(local_path, model_id, "", context.model_dir, cache_dir)
-            for name, model_id in engine.checkpoints(engine.options_of(config)).items()
-        }
-        self._images = await asyncio.to_thread(ImageProcessor.load, path, option)
-        checkpoint = msgspec.structs.replace(Checkpoint.read(path), takes_images=self._images is not None)
+        fetched = {}
+        for name, model_id in checkpoints(config, engine).items():
+            revision = option.revision if name == MODEL else ""
+            where = await asyncio.to_thread(local_path, model_id, revision, context.model_dir, cache_dir)
+            check_files(config, engine, name, where)  # if it has just been fetched, nobody has looked yet
+            fetched[name] = where
+        path = fetched.pop(MODEL)
+        processor = None if engine.prepares_images else await asyncio.to_thread(ImageProcessor.load, path, option)
+        checkpoint = msgspec.structs.replace(Checkpoint.read(path), takes_images=processor is not None)
         config = msgspec.structs.replace(config, checkpoint=checkpoint)
+        self._images = processor
         self._formatters = await context.run((), UserFormatters, config, path, context.run)
         trial_text: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
         opening = asyncio.ensure_future(
             self._open_engine(
                 config,
                 path,
-                checkpoints=checkpoints,
-                image_example=None if self._images is None else self._images.example,
+                checkpoints=fetched,
+                image_example=None if processor is None else processor.example,
                 trial_text=trial_text,
                 progress=context.progress,
                 on_stats=self._steps.step,
                 on_death=self._engine_died,
+                on_metrics=context.metrics.engine,
             )
         )
         try:
             self._tokenizer = await asyncio.to_thread(Tokenizer.load, path, trust_remote_code=option.trust_remote_code)
+            if option.chat_template:
+                self._tokenizer.chat_templates = chosen_template(option.chat_template, context.model_dir)
             trial_text.set_result(await asyncio.to_thread(self._tokenizer.encode, TRIAL_TEXT))
             self._engine = await opening
             limits = self._engine.limits
+            if engine.prepares_images and limits.takes_images and (missing := lacking()):
+                log.warning("this model's images are refused: %s", missing)
+            elif engine.prepares_images and limits.takes_images:
+                checkpoint = msgspec.structs.replace(checkpoint, takes_images=True)
+                config = msgspec.structs.replace(config, checkpoint=checkpoint)
+                self._formatters.know(config)
+                encode = functools.partial(self._tokenizer.encode, add_special_tokens=False)
+                self._images = PictureReader(option, encode, self._engine.expand)
             # The engine may have found that it can't give this model images.
             images = self._images if limits.takes_images else None
             self._preparation = Preparation(
-                self._tokenizer, option, limits.max_model_len, images, limits.vocabulary, engine.parameters
+                self._tokenizer,
+                option,
+                limits.max_model_len,
+                images,
+                limits.vocabulary,
+                engine.parameters,
+                no_images=f"the engine that runs this model ({limits.info.runner or engine.name}) takes no images",
             )
         except BaseException:
             await _abandon(opening)
             raise
-        self.capacity = _CALLS_PER_SEQUENCE * limits.max_batch_size
-        self.engine_info = limits.info
+        folders = (context.model_dir, path) if config.path else (path,)
+        self._adapters = Adapters(config, engine, folders, self._engine.change_adapter)
+        self.at_once = limits.max_batch_size
+        self.capacity = _CALLS_PER_SEQUENCE * self.at_once
+        self.engine_info = msgspec.structs.replace(limits.info, takes_images=images is not None)
+        self.example = self._formatters.example(chat="default" in self._tokenizer.chat_templates)
         self._view = ModelView(config, path, self._tokenizer, self._preparation, limits, self.capacity)
 
     async def serve(self, inputs: Input, reply: Reply) -> None:
@@ -144,7 +176,18 @@ class TextGenerationHandler(Handler):
         if inputs.operation in queries:
             await self._answer_query(api, inputs, reply)
             return
+        if api.has_sessions and names_session(inputs):
+            opened_or_closed = await asyncio.to_thread(self._about_session, inputs)
+            if opened_or_closed is not None:
+                reply.start(200, {"content-type": JSON, **opened_or_closed.properties})
+                reply.finish(opened_or_closed.content.value_at(0))
+                return
         parsed, inputs = await self._formatters.parse(api, inputs)
+        with self._adapters.used({request.adapter for request in parsed.requests} - {""}):
+            await self._answer(parsed, inputs, reply, arrived_s)
+
+    async def _answer(self, parsed: Parsed, inputs: Input, reply: Reply, arrived_s: float) -> None:
+        call_trace = inputs.trace
         prompts = await self._preparation.prepare(parsed.requests, long=_is_long(inputs))
         # The dialect knows which names have no effect with any model, the preparation which have none with this one.
         ignored = {name for prompt in prompts for name in prompt.request.ignored}
@@ -155,9 +198,20 @@ class TextGenerationHandler(Handler):
         metrics = self._context.metrics
         metrics.count("prompt_tokens", sum(len(prompt.ids) for prompt in prompts))
         answer = TextAnswer(parsed.formatter, reply, sum(request.branching.n for request in parsed.requests))
+        trace = None
+        if call_trace is not None:
+            validated_s = time.perf_counter() - arrived_s
+            trace = GenerationTrace(call_trace, prompts, streams=answer.streams, validated_s=validated_s)
         try:
             generation = Generation(
-                self._engine, answer, metrics, self._steps, waited_s=inputs.waited_s, arrived_s=arrived_s
+                self._engine,
+                answer,
+                metrics,
+                self._steps,
+                waited_s=inputs.waited_s,
+                arrived_s=arrived_s,
+                request_id=inputs.request_id,
+                trace=trace,
             )
             await generate(generation, prompts)
         except ServingError as error:
@@ -165,8 +219,22 @@ class TextGenerationHandler(Handler):
                 metrics.count("aborted_requests")
             if not reply.started:
                 raise
-            log.warning("request %s failed while it was streaming: %s", inputs.request_id, error.message)
+            if call_trace is not None:
+                call_trace.note({"error.type": error.kind})
+            log.warning("the request failed while it was streaming: %s", error.message)
             reply.finish(parsed.formatter.error(error))
+
+    def _about_session(self, inputs: Input) -> Output | None:
+        """The answer to a request that opens or closes a session; None: it is a request in one. Reads files.
+
+        Raises:
+            PayloadError: there are no sessions, or none such.
+        """
+        option = self._context.config.option
+        if not option.enable_stateful_sessions:
+            raise PayloadError("option.enable_stateful_sessions=false: this model has no sessions")
+        properties = {"sessions_path": option.sessions_path, "sessions_expiration": str(option.sessions_expiration_s)}
+        return SessionManager(properties).respond(inputs)
 
     async def _tell_vocabulary(self) -> None:
         """Have the engine know the tokenizer's tokens, once, before the first sequence with a grammar."""
@@ -182,6 +250,10 @@ class TextGenerationHandler(Handler):
         answer = await asyncio.to_thread(query) if _is_long(inputs) else query()
         reply.start(answer.status, answer.headers)
         reply.finish(answer.body)
+
+    async def change_adapter(self, change: AdapterChange) -> None:
+        """Change one of the engine's adapters."""
+        await self._adapters.change(change)
 
     async def close(self) -> None:
         """Close the image processor and the engine."""

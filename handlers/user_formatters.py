@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -31,6 +31,8 @@ from djl_python.request_io import RequestInput, TextInput
 from djl_python.usercode.module import user_modules
 
 from .user_tokenizer import UserTokenizer
+
+_QUESTION: Final = "What is deep learning?"
 
 ReadInput = Callable[..., RequestInput | dict[str, Any]]
 #: Makes an answer's formatter of the parsed request, the call, and what the user's input formatter made of it.
@@ -56,6 +58,18 @@ class UserFormatters:
             self._take(module)
             if self._read is not None or self._write is not None:
                 break
+
+    def know(self, config: ModelConfig) -> None:
+        """Tell them the model's configuration with what only the loaded model says."""
+        self._config = config
+
+    def example(self, *, chat: bool) -> dict[str, Any] | None:
+        """A body that the model answers, a `chat` where it has a template; None: the user's input formatter knows."""
+        if self._read is not None:
+            return None
+        if chat:
+            return {"messages": [{"role": "user", "content": _QUESTION}], "max_tokens": 64}
+        return {"inputs": _QUESTION, "parameters": {"max_new_tokens": 64}}
 
     def _take(self, module: ModuleType) -> None:
         if (function := find_decorated(module, "input_formatter")) is not None:
@@ -127,7 +141,7 @@ def _payload(made: RequestInput, inputs: Input) -> dict[str, Any]:
         text = " "  # a placeholder: `parse` puts the ids in its place
     payload: dict[str, Any] = {"inputs": text, "parameters": parameters}
     if isinstance(made, TextInput) and made.adapters:
-        payload["adapters"] = made.adapters  # for the dialect to refuse
+        payload["adapters"] = made.adapters
     stream = parameters.pop("stream", None)
     if stream is None:
         stream = _body(inputs).get("stream")

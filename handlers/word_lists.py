@@ -1,4 +1,4 @@
-"""Compiles a request's lists of words: stop sequences to an automaton, banned words to token ids.
+"""Compiles a request's lists of words: stop sequences to an automaton and to token ids, banned words to token ids.
 
 Runs in the worker's event loop; long lists are compiled in a thread.
 """
@@ -8,12 +8,25 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from djl_python.core.types import GenerateRequest
 from djl_python.text.stop import StopSequences
 from djl_python.text.tokens.tokenizer import Tokenizer
 
 #: Longer lists of stop sequences are compiled in a thread: at about a million characters a second, these take the
 #: loop 2 ms.
 _LONG_CHARS: Final = 2_000
+
+
+def hidden_stops(request: GenerateRequest, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """The ids of stop sequences that are special tokens: where these are left out of the text, no search finds them.
+
+    Those that end the generation anyway are not among them; they go on to end it as the end of sequence.
+    """
+    if not request.text.skip_special_tokens:
+        return ()
+    ends = frozenset[int]() if request.sampling.ignore_eos else tokenizer.eos_ids
+    ids = (tokenizer.token_to_id(stop) for stop in request.text.stop_sequences)
+    return tuple(dict.fromkeys(i for i in ids if i in tokenizer.special_ids and i not in ends and i is not None))
 
 
 class WordLists:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from inspect import signature
 from pathlib import Path
 from typing import Any, Final
@@ -424,9 +424,15 @@ REPRESENTATIVE: Final = frozenset(
 )
 
 
-def representative_first(architectures: Iterable[str] = NATIVE) -> list[Any]:
+#: One of each kind of layer: for what takes seconds with each.
+OF_EACH_KIND: Final = frozenset({"llama", "gpt_oss", "qwen2_moe", "lfm2", "jamba"})
+
+
+def representative_first(
+    architectures: Iterable[str] = NATIVE, representative: Collection[str] = REPRESENTATIVE
+) -> list[Any]:
     """Parameters for a test that is dear: in `make test` the representative ones, in `make test-all` all."""
-    return [pytest.param(name, marks=() if name in REPRESENTATIVE else pytest.mark.slow) for name in architectures]
+    return [pytest.param(name, marks=() if name in representative else pytest.mark.slow) for name in architectures]
 
 
 def build_checkpoint(

@@ -6,8 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from djl_python.testing import RunningServer, running_server
+
+#: The same examples in every run, and no time limit for one: neither depends on how busy the machine is.
+settings.register_profile("reproducible", derandomize=True, deadline=None, database=None)
+settings.load_profile("reproducible")
 
 DEMO = Path(__file__).resolve().parents[1] / "serving_templates" / "demo"
 

@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from djl_python.config import ModelConfig, Options
+from djl_python.core.metrics import MetricFamily
 from djl_python.core.types import EngineStats, TokenEvent
 from djl_python.engine.builtin.options import BuiltInOptions
 from djl_python.engine.builtin.paged_batch import PagedRollingBatch
@@ -93,6 +94,8 @@ class Listener:
         self.progress: list[tuple[str, int, int]] = []
         self.stats: list[EngineStats] = []
         self.deaths: list[str] = []
+        self.metrics: list[MetricFamily] = []
+        self.measured = asyncio.Event()
         self.died = asyncio.Event()
         self.told = asyncio.Event()  # after each step
 
@@ -101,17 +104,33 @@ class Listener:
         self.told.set()
         self.told = asyncio.Event()
 
+    def _on_metrics(self, families: list[MetricFamily]) -> None:
+        self.metrics = families
+        self.measured.set()
+
     def on_death(self, message: str) -> None:
         self.deaths.append(message)
         self.died.set()
 
-    async def open(self, path: Path, properties: dict[str, str] | None = None, **options: Any) -> EngineClient:
+    async def open(
+        self,
+        path: Path,
+        properties: dict[str, str] | None = None,
+        cache_dir: str = "",
+        engine_options: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> EngineClient:
         options = {"max_model_len": 128, "threads": 1, **options}
         own = {name: options.pop(name) for name in BuiltInOptions.__struct_fields__ if name in options}
         if options.get("rolling_batch", "auto") != "auto":
-            own = {}
+            own = engine_options or {}
         config = ModelConfig(
-            name="m", path=str(path), option=Options(**options), engine_options=own, properties=properties or {}
+            name="m",
+            path=str(path),
+            option=Options(**options),
+            engine_options=own,
+            properties=properties or {},
+            cache_dir=cache_dir,
         )
         return await EngineClient.open(
             config,
@@ -119,6 +138,7 @@ class Listener:
             progress=lambda *report: self.progress.append(report),
             on_stats=self._on_stats,
             on_death=self.on_death,
+            on_metrics=self._on_metrics,
         )
 
 
@@ -137,6 +157,6 @@ class Sink:
             self.ended.set()
 
     async def end(self) -> list[TokenEvent]:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             await self.ended.wait()
         return self.events

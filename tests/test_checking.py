@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,8 +14,10 @@ from djl_python.config import ModelConfig, ServerConfig, load_model_config, pars
 from djl_python.core.errors import ConfigError, ModelLoadError, ServingError
 from djl_python.handler import Handler
 from djl_python.handlers.checks import check
+from djl_python.text.tokens.tokenizer import Tokenizer
 from djl_python.worker.entry_point import find_handler
 from djl_python.worker.thread import HandlerThread
+from tests.sketches import write_sketch
 
 HANDLE = "def handle(inputs):\n    return None\n"
 FORMATTER = """\
@@ -89,7 +91,6 @@ async def test_what_is_served(tmp_path: Path, source: str, properties: str, word
         (HANDLE, "option.entryPoint=gone.py", "gone.py does not exist"),
         (HANDLE, "option.entryPoint=nosuch", "option.entryPoint=nosuch: expected a .py file"),
         (HANDLE, "option.entryPoint=nosuch.part:fn", "'nosuch.part:fn': there is no module 'nosuch'"),
-        (HANDLE, "option.entryPoint=https://x/model.py", "put the file into the model directory"),
     ],
 )
 async def test_what_is_refused_is_refused_in_the_same_words(
@@ -129,6 +130,17 @@ def test_another_python_may_have_another_syntax(tmp_path: Path) -> None:
     assert handler_of(config).endswith("model.py, and of it what its import will show")
 
 
+def test_requirements_may_bring_the_module(tmp_path: Path) -> None:
+    config = config_of(tmp_path, None, "option.entryPoint=not_there_yet.handler")
+    with pytest.raises(ModelLoadError, match="not_there_yet"):
+        handler_of(config)
+    (tmp_path / "requirements.txt").write_text("not-there-yet\n")
+    assert handler_of(config) == "not_there_yet.handler, function handle (option.entryPoint)"
+    ours = config_of(tmp_path, None, "option.entryPoint=djl_python.not_there")
+    with pytest.raises(ModelLoadError, match=r"djl_python\.not_there"):
+        handler_of(ours)
+
+
 def test_no_code_of_the_users_runs(tmp_path: Path) -> None:
     config = config_of(tmp_path, f"raise SystemExit\n{HANDLE}", "")
     assert handler_of(config).endswith("model.py, function handle")
@@ -137,7 +149,7 @@ def test_no_code_of_the_users_runs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("source", [FORMATTER, None])
 async def test_the_built_in_handler(tmp_path: Path, source: str | None) -> None:
-    (tmp_path / "config.json").write_text("{}")
+    write_sketch(tmp_path)
     config = config_of(tmp_path, source, "")
     formatters = "" if source is None else f", and what {tmp_path}/model.py has of formatters"
     assert handler_of(config) == f"text-generation, built in, with the checkpoint {tmp_path}{formatters}"
@@ -146,7 +158,7 @@ async def test_the_built_in_handler(tmp_path: Path, source: str | None) -> None:
 
 async def test_a_checkpoint_that_generates_no_text_is_refused_as_when_it_is_loaded(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"architectures": ["BertForMaskedLM"], "model_type": "bert"}')
-    config = config_of(tmp_path, None, "")
+    config = config_of(tmp_path, None, "option.rolling_batch=lmi-dist")
     refusals = []
     for ask in (handler_of, check):
         with pytest.raises(
@@ -155,6 +167,9 @@ async def test_a_checkpoint_that_generates_no_text_is_refused_as_when_it_is_load
             ask(config)
         refusals.append(caught.value.message)
     assert refusals[0] == refusals[1]
+    for properties in ("", "option.rolling_batch=disable"):
+        told = f"fill-mask, by djl_python.huggingface, with the checkpoint {tmp_path}"
+        assert handler_of(config_of(tmp_path, None, properties)) == told
     (tmp_path / "model.py").write_text(HANDLE)
     assert handler_of(config_of(tmp_path, HANDLE, "")).endswith("function handle")
 
@@ -163,18 +178,37 @@ async def test_a_checkpoint_that_generates_no_text_is_refused_as_when_it_is_load
     ("properties", "message"),
     [
         ("option.model_id=/nonexistent/dir", "option.model_id=/nonexistent/dir: there is no directory"),
-        ("option.model_id=djl://x/y", "scheme 'djl' is not known"),
+        ("option.model_id=djl://x/y", "DJL's model zoo is not here; expected a checkpoint, as in hf://y"),
+        ("option.model_id={{model_id}}", "option.model_id={{model_id}}: neither a local directory nor a hub id"),
+        ("option.model_id=<your model id>", "option.model_id=<your model id>: neither a local directory nor a hub id"),
+        ("option.model_id=https://huggingface.co/a/b/tree/main", "a page of the hub; expected hf://a/b"),
         ("option.draft_model_id=./gone", "there is no directory"),
         ("option.output_formatter=xml", "option.output_formatter=xml: expected json"),
-        ("option.pipeline_parallel_degree=2", "option.pipeline_parallel_degree=2: devices can share each layer"),
+        (
+            "option.pipeline_parallel_degree=2\noption.tensor_parallel_degree=2\noption.device=cpu",
+            "option.pipeline_parallel_degree=2: devices share each layer too",
+        ),
         ("load_on_devices=0;1\noption.tensor_parallel_degree=2", "which overlap; expected load_on_devices=gpu0;gpu2"),
-        ("load_on_devices=gpu1", "load_on_devices: there is no GPU here for cuda:1; expected cpu or *"),
+        (
+            "load_on_devices=gpu1",
+            "serving.properties:1: load_on_devices=gpu1: there is no GPU here for cuda:1; expected cpu or *",
+        ),
+        ("option.chat_template=gone.jinja", "serving.properties:1: option.chat_template=gone.jinja: there is no file"),
+        ("option.enable_reasoning=true\noption.chat_template={{ messages }}", "the chat template does not tell how"),
         ("option.tool_call_parser=nosuch", "option.tool_call_parser 'nosuch' is not known"),
+        ("option.reasoning_parser=nosuch", "option.reasoning_parser 'nosuch' is not known; expected one of cohere"),
+        ("option.enable_reasoning=true", "the chat template does not tell how reasoning is marked"),
         ("option.draft_model_id=a/b\noption.speculative=ngram", "expected one of them"),
+        ("option.device=cuda", "option.device=cuda: there is no GPU here for cuda; expected cpu or auto"),
+        ("option.output_formatter=jsonline", "serving.properties:1: .* did you mean jsonlines"),
+        ("option.rolling_batch=ech", "serving.properties:1: option.rolling_batch 'ech' .* did you mean echo"),
+        ("option.rolling_batch=nosuch:Engine", "option.rolling_batch=nosuch:Engine: there is no module 'nosuch'"),
+        ("option.reasoning_parser=nosuch:P", "option.reasoning_parser=nosuch:P: there is no module 'nosuch'"),
+        ("option.tool_call_parser=nosuch.x:P", "option.tool_call_parser=nosuch.x:P: there is no module 'nosuch.x'"),
     ],
 )
 def test_what_the_built_in_handler_refuses(tmp_path: Path, properties: str, message: str) -> None:
-    (tmp_path / "config.json").write_text("{}")
+    write_sketch(tmp_path)
     with pytest.raises((ModelLoadError, ConfigError), match=message):
         handler_of(config_of(tmp_path, None, properties))
     (tmp_path / "model.py").write_text(HANDLE)
@@ -193,3 +227,64 @@ def test_a_handler_for_transformers_4_is_warned_of(tmp_path: Path) -> None:
     source = "from transformers import AutoTokenizer\ndef handle(inputs):\n    return AutoTokenizer.encode_plus(1)\n"
     described = handler_of(config_of(tmp_path, source, ""))
     assert described.endswith("\n  warning: model.py:3: transformers 5 has no method encode_plus: use tokenizer(text)")
+
+
+def test_all_faults_are_told_in_one_run(tmp_path: Path) -> None:
+    """Each with its line, its value and what was expected."""
+    write_sketch(tmp_path, {"model_type": "lama"})
+    (tmp_path / "model.safetensors").unlink()
+    (tmp_path / "tokenizer.json").write_text("{")
+    source = "import nosuchmodule\n" + FORMATTER
+    properties = "option.output_formatter=xml\noption.device=cuda\n"
+    properties += "option.pipeline_parallel_degree=2\noption.tensor_parallel_degree=2"
+    with pytest.raises(ModelLoadError) as caught:
+        handler_of(config_of(tmp_path, source, properties))
+    found = caught.value.message.replace(f"{tmp_path}/", "").splitlines()
+    for beginning in (
+        "model.py:1: there is no module 'nosuchmodule'",
+        "serving.properties:1: option.output_formatter=xml: expected json",
+        "serving.properties:2: option.device=cuda: there is no GPU",
+        "serving.properties:3: option.pipeline_parallel_degree=2: ",
+        "config.json: model_type 'lama' is not a language model",
+        f"{tmp_path}: there are no weights",
+    ):
+        assert [line for line in found if line.startswith(beginning)], beginning
+    assert len(found) == 6
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda path: (path / "tokenizer.json").unlink(), "there is no tokenizer: expected tokenizer.json"),
+        (lambda path: (path / "tokenizer.json").write_text("{"), "tokenizer.json: "),
+        (lambda path: (path / "tokenizer_config.json").write_text("[]"), "tokenizer_config.json: expected a JSON"),
+        (lambda path: (path / "generation_config.json").write_text("{"), "generation_config.json is not valid JSON"),
+    ],
+)
+def test_a_tokenizer_that_would_not_load_is_refused_in_the_same_words(
+    tmp_path: Path, damage: Callable[[Path], None], message: str
+) -> None:
+    damage(write_sketch(tmp_path))
+    with pytest.raises(ModelLoadError, match=message) as checked:
+        handler_of(config_of(tmp_path, None, ""))
+    config = config_of(tmp_path, None, "")
+
+    def load() -> None:
+        check(config)
+        Tokenizer.load(tmp_path)
+
+    with pytest.raises(ModelLoadError) as loaded:
+        load()
+    assert checked.value.message == loaded.value.message
+
+
+def test_a_near_name_is_suggested(tmp_path: Path) -> None:
+    source = "def answer(inputs): ...\ndef other(inputs): ..."
+    for properties, near in (
+        ("option.handler=anser", "answer"),
+        ("option.entryPoint=model.py:anser", "answer"),
+        ("option.entryPoint=modle.py", "model.py"),
+        ("option.entryPoint=djl_python.hugingface", "djl_python.huggingface"),
+    ):
+        with pytest.raises(ModelLoadError, match=rf"serving.properties:1: .*; did you mean {re.escape(near)}\?$"):
+            handler_of(config_of(tmp_path, source, properties))

@@ -13,7 +13,9 @@ import pytest
 
 from djl_python import __version__, cli
 from djl_python.config import ModelConfig, ModelSpec, ServerConfig
+from djl_python.core import logs
 from djl_python.core.errors import ConfigError
+from tests.sketches import write_sketch
 
 Served = tuple[ServerConfig, Mapping[ModelSpec, ModelConfig | ConfigError]]
 
@@ -83,6 +85,12 @@ def test_models_are_positional_or_options_and_the_port_is_the_command_lines(mode
     assert (config.inference_address.host, config.inference_address.port) == ("127.0.0.2", 0)
 
 
+def test_serve_may_be_said(model: Path, served: list[Served]) -> None:
+    assert cli.main(["serve", str(model), "-p", "9000"]) == 0
+    (config, found), *_ = served
+    assert (config.inference_address.port, len(found)) == (9000, 1)
+
+
 def test_a_model_store_is_added_to_named_models(model: Path, tmp_path: Path, served: list[Served]) -> None:
     assert cli.main(["-s", str(tmp_path), "-m", f"named={model}"]) == 0
     ((_, found),) = served
@@ -113,7 +121,7 @@ def test_check_names_the_built_in_handler_and_a_chosen_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    (tmp_path / "config.json").write_text("{}")
+    write_sketch(tmp_path)
     assert cli.main(["check", str(tmp_path)]) == 0
     assert f"text-generation, built in, with the checkpoint {tmp_path}\n" in capsys.readouterr().out
     (tmp_path / "serving.properties").write_text("option.tensor_parallel_degree=max\nbatch_size=4\n")
@@ -133,7 +141,7 @@ def test_check_load_runs_a_handler_and_ends_it(model: Path) -> None:
     (model / "serving.properties").write_text("minWorkers=3\n")
     (model / "model.py").write_text("import os\nopen('pid', 'a').write(f'{os.getpid()} ')\ndef handle(inputs): ...\n")
     done = run("check", model, "--load")
-    assert (done.returncode, done.stderr) == (0, "model echo: handler\n")
+    assert (done.returncode, done.stderr) == (0, "model echo: loading its handler\n")
     assert done.stdout.endswith("\nloaded\n  it loads, and what runs it is the handler's business\n")
     (pid,) = (model / "pid").read_text().split()
     assert not Path("/proc", pid).exists()
@@ -141,6 +149,18 @@ def test_check_load_runs_a_handler_and_ends_it(model: Path) -> None:
     done = run("check", model, "--load")
     assert done.returncode == 1 and "djl-serving: Model echo did not load" in done.stderr
     assert "ZeroDivisionError" in done.stderr
+
+
+def test_check_says_what_would_be_installed_and_installs_nothing(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DJL_VENV_DIR", str(tmp_path / "venvs"))
+    (model / "requirements.txt").write_text("no-such-package\n")
+    assert cli.main(["check", str(model)]) == 0
+    out = capsys.readouterr().out
+    assert f"\nenvironment\n  interpreter  {sys.executable} (Python 3." in out
+    assert f"\n  installs     {model}/requirements.txt\n  into         {tmp_path}/venvs/" in out
+    assert not (tmp_path / "venvs").exists()
 
 
 @pytest.mark.parametrize("command", [["check"], []])
@@ -221,3 +241,68 @@ def wait_until_listening(path: Path, server: subprocess.Popen[bytes]) -> None:
         assert server.poll() is None, f"ended with status {server.returncode}"
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_the_models_of_a_multi_model_endpoint_come_later(
+    model: Path, monkeypatch: pytest.MonkeyPatch, served: list[Served]
+) -> None:
+    monkeypatch.setattr(cli, "CONTAINER_STORE", model.parent)
+    monkeypatch.setenv("SAGEMAKER_MULTI_MODEL", "true")
+    monkeypatch.setenv("SAGEMAKER_BIND_TO_PORT", "9876")
+    assert cli.main([]) == 0
+    ((config, found),) = served
+    assert found == {} and config.inference_address.port == 9876
+    assert cli.main(["check"]) == 0
+
+
+def test_the_log_level_is_sagemakers_unless_the_command_line_has_one(
+    model: Path, monkeypatch: pytest.MonkeyPatch, served: list[Served], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for said, options, level in (("10", [], "debug"), ("10", ["--log-level", "error"], "error"), ("", [], "info")):
+        monkeypatch.setenv("SAGEMAKER_CONTAINER_LOG_LEVEL", said)
+        assert cli.main([str(model), *options]) == 0
+        assert logs.level() == level
+    monkeypatch.setenv("SAGEMAKER_CONTAINER_LOG_LEVEL", "loud")
+    assert cli.main([str(model)]) == 1
+    assert "SAGEMAKER_CONTAINER_LOG_LEVEL=loud: expected one of debug" in capsys.readouterr().err
+
+
+def test_check_without_a_model_looks_at_what_would_be_served(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "CONTAINER_STORE", tmp_path / "missing")
+    assert cli.main(["check"]) == 2
+    assert "nothing to serve" in capsys.readouterr().err
+    monkeypatch.setenv("HF_MODEL_ID", str(write_sketch(tmp_path / "small")))
+    assert cli.main(["check"]) == 0
+    assert "text-generation, built in" in capsys.readouterr().out
+    monkeypatch.setenv("HF_MODEL_ID", "owner/name")
+    monkeypatch.setenv("OPTION_OUTPUT_FORMATTER", "xml")
+    assert cli.main(["check"]) == 1
+    said = capsys.readouterr()
+    assert "environment HF_MODEL_ID" in said.out
+    assert said.err.startswith(
+        "djl-serving: environment OPTION_OUTPUT_FORMATTER: option.output_formatter=xml: expected"
+    )
+
+
+def test_check_tells_the_faults_of_every_model_and_of_the_server(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = tmp_path / "bad"
+    bad.mkdir()
+    (bad / "serving.properties").write_text("option.dtype=fp99\noption.handler=anser\n")
+    (bad / "model.py").write_text("import nosuchmodule\ndef answer(inputs): ...\n")
+    monkeypatch.setenv("SERVING_JOB_QUEUE_SIZE", "none")
+    assert cli.main(["check", "-s", str(tmp_path)]) == 1
+    said = capsys.readouterr()
+    assert f"{model / 'model.py'}, function handle" in said.out
+    server, title, *faults = said.err.splitlines()
+    assert server == "djl-serving: environment SERVING_JOB_QUEUE_SIZE: job_queue_size=none: expected an integer >= 1"
+    assert title == "djl-serving: model bad:"
+    assert [fault.strip().partition(" ")[0] for fault in faults] == [
+        "serving.properties:1:",
+        f"{bad}/model.py:1:",
+        "model.py",
+    ]
+    assert faults[-1].endswith("did you mean answer?")

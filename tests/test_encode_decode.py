@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as st_numpy
 
 from djl_python import Input, Output
 from djl_python.core.errors import PayloadError
@@ -167,3 +170,51 @@ def test_what_can_not_be_decoded_is_a_value_error(content_type: str, data: bytes
     with pytest.raises(ValueError) as caught:
         decode(inputs(data), content_type)
     assert isinstance(caught.value, PayloadError)
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda value: st.lists(value) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), value),
+    max_leaves=20,
+)  # fmt: skip
+_ARRAYS = st.lists(
+    st_numpy.arrays(
+        st.sampled_from([np.dtype(name) for name in "float32 float64 float16 int32 int64 int8 uint8 bool".split()]),
+        st_numpy.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4),
+    ),
+    min_size=1, max_size=3,
+)  # fmt: skip
+
+
+def sent_back(prediction: Any, accept: str) -> Input:
+    """The call of a client that sends on what it was answered."""
+    answer = Output()
+    encode(answer, prediction, accept)
+    made = inputs(answer.content.value_at(0))
+    made.properties["content-type"] = answer.properties["Content-Type"]
+    return made
+
+
+@given(_JSON)
+def test_json_comes_back_as_it_was(value: Any) -> None:
+    back = sent_back(value, "application/json")
+    assert decode(back, back.get_property("content-type")) == back.get_data() == value
+
+
+@given(_ARRAYS, st.sampled_from(["tensor/npz", "tensor/ndlist"]))
+def test_arrays_come_back_as_they_were(arrays: list[np.ndarray[Any, Any]], accept: str) -> None:
+    back = sent_back(arrays, accept)
+    for found in (decode(back, back.get_property("content-type"))["inputs"], back.get_data()):
+        assert [one.dtype for one in found] == [one.dtype for one in arrays]
+        for one, expected in zip(found, arrays, strict=True):
+            np.testing.assert_array_equal(one, expected)
+
+
+_CELL = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+
+
+@given(st.lists(st.fixed_dictionaries({"question": _CELL, "context": _CELL}), min_size=1))
+def test_rows_come_back_as_they_were(rows: list[dict[str, str]]) -> None:
+    back = sent_back(rows, "text/csv")
+    assert decode(back, back.get_property("content-type"))["inputs"] == rows

@@ -109,6 +109,26 @@ def test_a_replaced_parse_input(demo: HuggingFaceService, monkeypatch: pytest.Mo
     assert json.loads(output.content.value_at(1)) == [{"generated_text": " Deep learning"}]
 
 
+def test_a_replaced_parse_input_of_a_rolling_batch() -> None:
+    service = service_of(rolling_batch="lmi-dist", output_formatter="json")
+    given = []
+
+    def of_prompts(self: HuggingFaceService, inputs: Input, tokenizer: Any, formatter: Any) -> tuple[Any, ...]:
+        given.append((tokenizer is self.tokenizer, formatter, self.input_format_configs.is_rolling_batch))
+        bodies = [item.get_as_json() for item in inputs.get_batches()]
+        texts = [body["prompt"] for body in bodies if "prompt" in body]
+        errors = {index: "no prompt" for index, body in enumerate(bodies) if "prompt" not in body}
+        sizes = [int("prompt" in body) for body in bodies]
+        return texts, sizes, [{"max_new_tokens": 2}] * len(texts), errors, inputs.get_batches()
+
+    service.parse_input = types.MethodType(of_prompts, service)  # type: ignore[method-assign]
+    assert answer(service, {"prompt": QUESTION}) == {"generated_text": " Deep learning"}
+    output = service.inference(create_concurrent_batch_request([{"prompt": QUESTION}, {"inputs": QUESTION}]))
+    assert json.loads(output.content.value_at(0)) == {"generated_text": " Deep learning"}
+    assert json.loads(output.content.value_at(1))["error"] == "no prompt"
+    assert given == [(True, "json", True)] * 2
+
+
 @pytest.mark.parametrize("enable_streaming", ["true", "huggingface"])
 def test_streaming(enable_streaming: str) -> None:
     service = service_of(enable_streaming=enable_streaming)
@@ -133,6 +153,19 @@ def test_a_rolling_batch_has_the_continuous_schema() -> None:
     assert lines[-1]["generated_text"] == " Deep learning"
     chat = {"messages": [{"role": "user", "content": QUESTION}], "max_tokens": 3, "temperature": 0}
     assert answer(service, chat)["choices"][0]["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize(("task", "head"), [("classify", "BertForSequenceClassification"), ("embed", "BertModel")])
+def test_other_names_of_tasks(tmp_path: Path, task: str, head: str) -> None:
+    build_encoder(tmp_path, head)
+    (found,) = answer(service_of(model_id=str(tmp_path), task=task), {"inputs": "the cat sat"})
+    assert "label" in found if task == "classify" else len(found[0]) == 5  # [CLS], three words, [SEP]
+
+
+def test_auto_is_no_rolling_batch_of_a_model_that_generates_no_text(tmp_path: Path) -> None:
+    build_encoder(tmp_path, "BertForSequenceClassification")
+    (classified,) = answer(service_of(model_id=str(tmp_path), rolling_batch="auto"), {"inputs": "the cat sat"})
+    assert classified["label"] in ("LABEL_0", "LABEL_1")
 
 
 def test_classification(tmp_path: Path) -> None:

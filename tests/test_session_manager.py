@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import calendar
+import os
 import pickle
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -10,7 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from djl_python.session_manager import Session, SessionManager
+from djl_python.core.errors import PayloadError
+from djl_python.inputs import Input
+from djl_python.ipc.protocol import Call
+from djl_python.session_manager import Session, SessionManager, names_session
 
 
 @pytest.fixture
@@ -110,3 +116,62 @@ def test_settings(tmp_path: Path) -> None:
     assert SessionManager({"sessions_path": path, "sessions_expiration": "5"}).expiration == 5
     with pytest.raises(ValueError, match="sessions_s3url"):
         SessionManager({"sessions_path": path, "sessions_s3url": "s3://bucket"})
+
+
+# ------------------------------------------------------------------------------------------------ requests
+
+SESSION, CLOSED = "X-Amzn-SageMaker-Session-Id", "X-Amzn-SageMaker-Closed-Session-Id"
+
+
+def request(body: bytes, session_id: str | None = None) -> Input:
+    headers = {"content-type": "application/json"} | ({} if session_id is None else {SESSION.lower(): session_id})
+    return Input.from_call(Call(1, "lmi", "predict", "POST", "/invocations", (), headers, body))
+
+
+NEW, CLOSE = b'{"requestType": "NEW_SESSION"}', b'{"requestType": "CLOSE"}'
+
+
+def test_requests_open_and_close_a_session(manager: SessionManager) -> None:
+    opened = manager.respond(request(NEW, "NEW_SESSION"))
+    assert opened is not None
+    session_id, _, expires = opened.properties[SESSION].partition("; Expires=")
+    left_s = calendar.timegm(time.strptime(expires, "%Y-%m-%dT%H:%M:%SZ")) - time.time()
+    assert manager.expiration - 60 < left_s <= manager.expiration
+    assert opened.content.value_at(0) == b'{"result":"Session %b created"}' % session_id.encode()
+    assert manager.respond(request(b'{"inputs": "x"}', session_id)) is None
+    closed = manager.respond(request(CLOSE, session_id))
+    assert closed is not None and closed.properties == {CLOSED: session_id}
+    assert not Path(manager.sessions_path, session_id).exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "session_id", "says"),
+    [
+        (b'{"inputs": "x"}', "8a4f1f4e-1c5e-4a53-9a3b-0c8f6f6d2f11", "there is no session '8a4f"),
+        (b'{"inputs": "x"}', "../../etc", "there is no session '../../etc'"),
+        (b'{"inputs": "x"}', "NEW_SESSION", "send a body with requestType"),
+        (CLOSE, "/", "there is no session '/'"),
+        (CLOSE, None, "requestType: CLOSE needs a session's id in the header X-Amzn-SageMaker-Session-Id"),
+        (b'{"requestType": "PAUSE"}', None, "requestType: expected NEW_SESSION or CLOSE, got 'PAUSE'"),
+        (b'{"requestType": ["NEW_SESSION"]}', None, "requestType: expected NEW_SESSION or CLOSE"),
+    ],
+)
+def test_requests_without_their_session(
+    manager: SessionManager, body: bytes, session_id: str | None, says: str
+) -> None:
+    with pytest.raises(PayloadError, match=re.escape(says)):
+        manager.respond(request(body, session_id))
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"requestType", b'["requestType"]', b'{"inputs": "requestType"}', b"[" * 100_000]
+)
+def test_other_requests_have_none(manager: SessionManager, body: bytes) -> None:
+    assert manager.respond(request(body)) is None and not names_session(request(body))
+
+
+def test_a_directory_of_another_user_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: own + 1)
+    with pytest.raises(ValueError, match=r"option\.sessions_path: .* is another user's"):
+        SessionManager({"sessions_path": str(tmp_path)})

@@ -78,11 +78,11 @@ def _tokenizer(**special: str) -> Any:
     )
 
 
-def _llava() -> tuple[PretrainedConfig, ProcessorMixin]:
+def _llava(text: dict[str, Any]) -> tuple[PretrainedConfig, ProcessorMixin]:
     tokenizer = _tokenizer(image_token="<image>")
     config = LlavaConfig(
         vision_config=CLIPVisionConfig(**_VISION, projection_dim=32),
-        text_config=LlamaConfig(**_TEXT, vocab_size=len(tokenizer)),
+        text_config=LlamaConfig(**text, vocab_size=len(tokenizer)),
         image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
         vision_feature_select_strategy="default",
     )
@@ -98,7 +98,7 @@ def _llava() -> tuple[PretrainedConfig, ProcessorMixin]:
     return config, processor
 
 
-def _idefics3() -> tuple[PretrainedConfig, ProcessorMixin]:
+def _idefics3(text: dict[str, Any]) -> tuple[PretrainedConfig, ProcessorMixin]:
     tokenizer = _tokenizer(
         image_token="<image>",
         fake_image_token="<fake_token_around_image>",
@@ -113,7 +113,7 @@ def _idefics3() -> tuple[PretrainedConfig, ProcessorMixin]:
     )
     config = Idefics3Config(
         vision_config={**_VISION, "model_type": "idefics3_vision"},
-        text_config=LlamaConfig(**_TEXT, vocab_size=len(tokenizer)),
+        text_config=LlamaConfig(**text, vocab_size=len(tokenizer)),
         image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
         scale_factor=2,
         pad_token_id=0,
@@ -140,7 +140,10 @@ class Qwen3VLStills(_Stills, Qwen3VLProcessor):  # type: ignore[misc]
 
 
 def _qwen_vl(
-    config_class: type[PretrainedConfig], processor_class: type[ProcessorMixin], vision: dict[str, Any]
+    config_class: type[PretrainedConfig],
+    processor_class: type[ProcessorMixin],
+    vision: dict[str, Any],
+    text: dict[str, Any],
 ) -> tuple[PretrainedConfig, ProcessorMixin]:
     tokenizer = _tokenizer(
         image_token="<|image_pad|>",
@@ -159,10 +162,12 @@ def _qwen_vl(
         "initializer_range": 0.5,
         **vision,
     }
-    rope = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 10000.0}
+    eighth = text["head_dim"] // 8
+    sections = [eighth, eighth * 3 // 2, eighth * 3 // 2]
+    rope = {"rope_type": "default", "mrope_section": sections, "rope_theta": 10000.0}
     config = config_class(
         vision_config=vision,
-        text_config={**_TEXT, "head_dim": 16, "vocab_size": len(tokenizer), "rope_parameters": rope},
+        text_config={**text, "vocab_size": len(tokenizer), "rope_parameters": rope},
         image_token_id=tokenizer.convert_tokens_to_ids("<|image_pad|>"),
         video_token_id=tokenizer.convert_tokens_to_ids("<|video_pad|>"),
         vision_start_token_id=tokenizer.convert_tokens_to_ids("<|vision_start|>"),
@@ -172,12 +177,12 @@ def _qwen_vl(
     return config, processor_class(images, tokenizer, chat_template=template)
 
 
-def _qwen2_vl() -> tuple[PretrainedConfig, ProcessorMixin]:
+def _qwen2_vl(text: dict[str, Any]) -> tuple[PretrainedConfig, ProcessorMixin]:
     vision = {"depth": 2, "embed_dim": 32, "hidden_size": 64, "mlp_ratio": 2}
-    return _qwen_vl(Qwen2VLConfig, Qwen2VLStills, vision)
+    return _qwen_vl(Qwen2VLConfig, Qwen2VLStills, vision, text)
 
 
-def _qwen3_vl() -> tuple[PretrainedConfig, ProcessorMixin]:
+def _qwen3_vl(text: dict[str, Any]) -> tuple[PretrainedConfig, ProcessorMixin]:
     vision = {
         "depth": 3,
         "hidden_size": 32,
@@ -186,10 +191,10 @@ def _qwen3_vl() -> tuple[PretrainedConfig, ProcessorMixin]:
         "num_position_embeddings": 64,
         "deepstack_visual_indexes": [0, 1],
     }
-    return _qwen_vl(Qwen3VLConfig, Qwen3VLStills, vision)
+    return _qwen_vl(Qwen3VLConfig, Qwen3VLStills, vision, text)
 
 
-def _gemma3() -> tuple[PretrainedConfig, ProcessorMixin]:
+def _gemma3(text: dict[str, Any]) -> tuple[PretrainedConfig, ProcessorMixin]:
     tokenizer = _tokenizer(boi_token="<start_of_image>", eoi_token="<end_of_image>", image_token="<image_soft_token>")
     images = Gemma3ImageProcessorPil(size={"height": 24, "width": 24}, do_pan_and_scan=False)
     processor = Gemma3Processor(
@@ -197,9 +202,7 @@ def _gemma3() -> tuple[PretrainedConfig, ProcessorMixin]:
     )
     config = Gemma3Config(
         vision_config=SiglipVisionConfig(**_VISION, vision_use_head=False),
-        text_config=Gemma3TextConfig(
-            **_TEXT, head_dim=16, sliding_window=24, vocab_size=len(tokenizer), query_pre_attn_scalar=16
-        ),
+        text_config=Gemma3TextConfig(**text, sliding_window=24, vocab_size=len(tokenizer), query_pre_attn_scalar=16),
         mm_tokens_per_image=4,
         boi_token_index=tokenizer.convert_tokens_to_ids("<start_of_image>"),
         eoi_token_index=tokenizer.convert_tokens_to_ids("<end_of_image>"),
@@ -209,7 +212,7 @@ def _gemma3() -> tuple[PretrainedConfig, ProcessorMixin]:
 
 
 #: What each stands for.
-VISION_ARCHITECTURES: dict[str, Callable[[], tuple[PretrainedConfig, ProcessorMixin]]] = {
+VISION_ARCHITECTURES: dict[str, Callable[[dict[str, Any]], tuple[PretrainedConfig, ProcessorMixin]]] = {
     "llava": _llava,  # one run of placeholders an image
     "idefics3": _idefics3,  # an image in tiles, text between them, a mask on the pixels
     "qwen2_vl": _qwen2_vl,  # positions in three dimensions, as many tokens as the image is large
@@ -218,9 +221,13 @@ VISION_ARCHITECTURES: dict[str, Callable[[], tuple[PretrainedConfig, ProcessorMi
 }
 
 
-def build_vision_checkpoint(path: Path, architecture: str) -> ProcessorMixin:
-    """Save a random model of this architecture, the same one every time, with its processor; gives the processor."""
-    config, processor = VISION_ARCHITECTURES[architecture]()
+def build_vision_checkpoint(path: Path, architecture: str, head_dim: int = 16) -> ProcessorMixin:
+    """Save a random model of this architecture, the same one every time, with its processor; gives the processor.
+
+    Args:
+        head_dim: of the language model's attention.
+    """
+    config, processor = VISION_ARCHITECTURES[architecture]({**_TEXT, "head_dim": head_dim})
     torch.manual_seed(7)
     model = AutoModelForImageTextToText.from_config(config).to(torch.float32)
     model.generation_config.eos_token_id = 1

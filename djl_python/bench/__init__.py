@@ -2,5 +2,6 @@
 
 Nothing is exported here: `cli` starts `command`, and the project's own benchmark (tests/bench) uses the modules. `load`
 is N clients in a closed loop, over the HTTP client of `http`, with the requests of `dialects`; `cpu` tells what CPU
-time the server's processes take, `report` makes tables.
+time the server's processes take, `report` makes tables; `traffic` records real requests, plays them again, and compares
+servers.
 """

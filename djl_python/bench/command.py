@@ -19,10 +19,12 @@ from typing import Any, Final
 import msgspec
 
 from ..testing import running_server
+from .arguments import counts, header, headers_of, json_object
 from .cpu import cpu_seconds
 from .dialects import DIALECTS
 from .load import Load, run, words_for
 from .report import medians, table
+from .traffic import command as traffic
 
 _DESCRIPTION: Final = """\
 Measure an LLM server: tokens/s, requests/s, time to the first token (TTFT) and between tokens, at several numbers of
@@ -35,6 +37,8 @@ examples:
   djl-serving bench /models/llama-3
   djl-serving bench http://127.0.0.1:8000 --model llama --dialect openai-chat --concurrency 1,16,64
   djl-serving bench http://127.0.0.1:3000 --dialect tgi --rounds 1 --json result.json
+  djl-serving bench http://127.0.0.1:8080 --record traffic.jsonl       clients send to 127.0.0.1:8081 meanwhile
+  djl-serving bench http://127.0.0.1:8080 --replay traffic.jsonl --compare http://127.0.0.1:9090
 
 columns:
   TTFT          from sending a request to the bytes that hold its first token; p50 and p99 are percentiles
@@ -48,9 +52,14 @@ columns:
 
 def main(arguments: Sequence[str]) -> int:
     """Run `djl-serving bench ARGUMENTS`; returns the exit code."""
-    options = _parser().parse_args(arguments)
+    made = parser()
+    options = made.parse_args(arguments)
+    if options.compare and not options.replay:
+        made.error("--compare needs --replay: what to play to both servers")
     try:
         with terminable(), _target(options.target, options.start_timeout) as (url, cpu):
+            if options.record or options.replay:
+                return traffic.run(options, url)
             result = _measure(options, url, cpu)
     except (ValueError, RuntimeError) as error:
         print(f"djl-serving bench: {error}", file=sys.stderr)
@@ -66,62 +75,36 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if failed else 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(
         prog="djl-serving bench",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("target", metavar="TARGET", help="http://host:port, or a model directory")
-    parser.add_argument("--dialect", choices=sorted(DIALECTS), default="openai", help="which API (default openai)")
-    parser.add_argument("--path", default="", help="instead of the API's own path")
-    parser.add_argument("--model", default="", help="the model's name in OpenAI bodies")
-    parser.add_argument("--concurrency", type=counts, default=[1, 8, 32], metavar="N,...", help="default 1,8,32")
-    parser.add_argument("--prompt-tokens", type=int, default=128, help="about this many; counted by the server")
-    parser.add_argument("--output-tokens", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=3, help="of which the medians count (default 3)")
-    parser.add_argument("--requests", type=int, help="per round and concurrency (default: 3 a client, at least 8)")
-    parser.add_argument(
+    made.add_argument("target", metavar="TARGET", help="http://host:port, or a model directory")
+    made.add_argument("--dialect", choices=sorted(DIALECTS), default="openai", help="which API (default openai)")
+    made.add_argument("--path", default="", help="instead of the API's own path")
+    made.add_argument("--model", default="", help="the model's name in OpenAI bodies")
+    made.add_argument("--concurrency", type=counts, default=[1, 8, 32], metavar="N,...", help="default 1,8,32")
+    made.add_argument("--prompt-tokens", type=int, default=128, help="about this many; counted by the server")
+    made.add_argument("--output-tokens", type=int, default=64)
+    made.add_argument("--rounds", type=int, default=3, help="of which the medians count (default 3)")
+    made.add_argument("--requests", type=int, help="per round and concurrency (default: 3 a client, at least 8)")
+    made.add_argument(
         "--body", type=json_object, default={}, metavar="JSON", help="merged into every body; null removes a field"
     )
-    parser.add_argument(
+    made.add_argument(
         "--header", type=header, action="append", default=[], metavar="NAME:VALUE", help="may be repeated"
     )
-    parser.add_argument("--keep-alive", action="store_true", help="reuse connections (default: one a request)")
-    parser.add_argument("--timeout", type=float, default=600.0, metavar="S", help="for one request (default 600)")
-    parser.add_argument("--start-timeout", type=float, default=600.0, metavar="S", help="for a server to be ready")
-    parser.add_argument("--seed", default="", help="of the prompts (default: new ones every time)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result here, every round in it")
-    return parser
-
-
-def counts(text: str) -> list[int]:
-    """`1,8,32` as numbers, for argparse."""
-    try:
-        numbers = [int(part) for part in text.split(",")]
-    except ValueError:
-        numbers = [0]
-    if min(numbers) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected positive numbers separated by commas, like 1,8,32")
-    return numbers
-
-
-def json_object(text: str) -> dict[str, Any]:
-    """A JSON object, for argparse."""
-    try:
-        found: dict[str, Any] = msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.DecodeError as exc:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a JSON object: {exc}") from None
-    return found
-
-
-def header(text: str) -> tuple[str, str]:
-    """`Name: value`, for argparse."""
-    name, colon, value = text.partition(":")
-    if not colon or not name.strip():
-        raise argparse.ArgumentTypeError(f"{text!r}: expected NAME:VALUE")
-    return name.strip(), value.strip()
+    made.add_argument("--keep-alive", action="store_true", help="reuse connections (default: one a request)")
+    made.add_argument("--timeout", type=float, default=600.0, metavar="S", help="for one request (default 600)")
+    made.add_argument("--start-timeout", type=float, default=600.0, metavar="S", help="for a server to be ready")
+    made.add_argument("--seed", default="", help="of the prompts (default: new ones every time)")
+    made.add_argument("--json", type=Path, metavar="FILE", help="write the result here, every round in it")
+    traffic.add_options(made)
+    return made
 
 
 @contextlib.contextmanager
@@ -166,7 +149,7 @@ def _measure(options: argparse.Namespace, url: str, cpu: Cpu) -> dict[str, Any]:
         model=options.model,
         path=options.path,
         extra=options.body,
-        headers=dict(options.header),
+        headers=headers_of(options),
         timeout_s=options.timeout,
         keep_alive=options.keep_alive,
     )

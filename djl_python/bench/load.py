@@ -215,7 +215,8 @@ def _milliseconds(values_s: Sequence[float], percent: float) -> float | None:
 
 def _refusal(reply: Reply) -> str:
     answer = b"".join(data for _, data in reply.pieces())[:300].decode(errors="replace")
-    return f"HTTP {reply.status}: {answer}"
+    hint = " (the variable DJL_API_KEY sends a key, --header anything else)" if reply.status in (401, 403) else ""
+    return f"HTTP {reply.status}: {answer}{hint}"
 
 
 def _cpu_s() -> float:
@@ -224,9 +225,9 @@ def _cpu_s() -> float:
 
 
 def run(load: Load) -> Result:
-    """Drive the load to its end and measure it."""
+    """Drive the load to its end and measure it. SIGINT and SIGTERM end it, with SystemExit."""
     start_s, start_cpu_s = time.perf_counter(), _cpu_s()
-    records = event_loop.run(drive(load))
+    records = event_loop.run_stoppable(drive(load))
     wall_s, client_cpu_s = time.perf_counter() - start_s, _cpu_s() - start_cpu_s
     return summarize(load, records, wall_s, client_cpu_s)
 

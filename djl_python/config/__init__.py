@@ -4,27 +4,64 @@ Runs in the front end; the worker only decodes a ModelConfig. The only package t
 and `server` declare every setting once; `binding` parses and validates them; `loading` merges their sources, of which
 `properties_file` and `environment` are two; `describe` and `table` print them, `masking` hides secrets. `specs` says
 which models there are, `sources` fetches them, `model` is the result; `devices` names devices, and `tasks` tells from
-config.json whether a checkpoint generates text.
+config.json whether a checkpoint generates text. `sagemaker` is about SageMaker's variables.
 """
 
 from __future__ import annotations
 
-from .describe import describe
-from .devices import device_id, devices_each, devices_of, has_gpu, workers_of, workers_sharing
+from .describe import describe, described_environment, shown_server_settings, shown_settings
+from .devices import (
+    bounds_of,
+    bounds_on,
+    device_id,
+    devices_each,
+    devices_of,
+    devices_sharing,
+    has_gpu,
+    stages_each,
+    visible_devices,
+    workers_of,
+    workers_sharing,
+)
 from .engines import ENGINES, own_options
-from .environment import engine_environment, set_rank_environment, worker_environment
-from .loading import load_model_config
-from .model import Checkpoint, ModelConfig, read_json_object
-from .server import Address, ServerConfig, load_server_config
+from .environment import (
+    ENVIRONMENT_STAMP,
+    PROCESS_NEEDS,
+    activated,
+    api_key,
+    compiling_environment,
+    engine_environment,
+    engines_directory,
+    extensions_directory,
+    is_offline,
+    own_server_environment,
+    set_rank_environment,
+    state_directory,
+    venv_directory,
+    worker_environment,
+)
+from .keys.without_effect import OPTIONS_WITHOUT_EFFECT, SERVING_WITHOUT_EFFECT
+from .loading import load_model_config, read_model_config
+from .model import Checkpoint, ModelConfig, Runtime, read_json_object
+from .sagemaker.variables import log_level
+from .server import Address, ModelUrls, ServerConfig, load_server_config, read_server_config
 from .settings import Options, ServingSettings
-from .specs import ModelSpec, find_models, parse_model_spec, split_model_specs
+from .specs import (
+    ModelSpec,
+    check_default_model,
+    find_models,
+    parse_model_spec,
+    registered_spec,
+    split_model_specs,
+)
 from .table import environment_table, settings_table, without_effect_table
 from .tasks import TASKS, TEXT_GENERATION, Task, check_is_for, task_of
-from .without_effect import OPTIONS_WITHOUT_EFFECT, SERVING_WITHOUT_EFFECT
 
 __all__ = [
     "ENGINES",
+    "ENVIRONMENT_STAMP",
     "OPTIONS_WITHOUT_EFFECT",
+    "PROCESS_NEEDS",
     "SERVING_WITHOUT_EFFECT",
     "TASKS",
     "TEXT_GENERATION",
@@ -32,28 +69,52 @@ __all__ = [
     "Checkpoint",
     "ModelConfig",
     "ModelSpec",
+    "ModelUrls",
     "Options",
+    "Runtime",
     "ServerConfig",
     "ServingSettings",
     "Task",
+    "activated",
+    "api_key",
+    "bounds_of",
+    "bounds_on",
+    "check_default_model",
     "check_is_for",
+    "compiling_environment",
     "describe",
+    "described_environment",
     "device_id",
     "devices_each",
     "devices_of",
+    "devices_sharing",
     "engine_environment",
+    "engines_directory",
     "environment_table",
+    "extensions_directory",
     "find_models",
     "has_gpu",
+    "is_offline",
     "load_model_config",
     "load_server_config",
+    "log_level",
     "own_options",
+    "own_server_environment",
     "parse_model_spec",
     "read_json_object",
+    "read_model_config",
+    "read_server_config",
+    "registered_spec",
     "set_rank_environment",
     "settings_table",
+    "shown_server_settings",
+    "shown_settings",
     "split_model_specs",
+    "stages_each",
+    "state_directory",
     "task_of",
+    "venv_directory",
+    "visible_devices",
     "without_effect_table",
     "worker_environment",
     "workers_of",

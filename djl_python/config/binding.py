@@ -5,25 +5,22 @@ Runs in the front end. Knows nothing about any particular setting.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import math
 import re
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import inspect
 
+from ..core.names import did_you_mean
 from .masking import masked
 from .properties_file import Entry
 
 S = TypeVar("S", bound=msgspec.Struct)
-
-#: Least similarity of a name that is suggested (difflib's ratio).
-NEARNESS = 0.75
 
 
 @dataclass(frozen=True)
@@ -41,6 +38,8 @@ class Setting:
         spellings: other spellings of values, lower-cased, and the values they stand for.
         without_effect: values that other engines have, lower-cased, and why they have no effect here.
         any_case: whether values may be written in any case.
+        choices: the values, where there are only a few.
+        entry: the name under which others have the value in an object, or a list of K=V; "" for none.
     """
 
     field: str
@@ -55,6 +54,8 @@ class Setting:
     spellings: Mapping[str, str]
     without_effect: Mapping[str, str]
     any_case: bool
+    entry: str
+    choices: tuple[str, ...]
 
     def parse(self, text: str) -> object:
         """The value that `text` stands for.
@@ -66,9 +67,12 @@ class Setting:
             raise ValueError("expected UTF-8 text")
         text = text.strip()
         text = self.spellings.get(text.lower(), text.lower() if self.any_case else text)
-        parser = getattr(typing.get_args(self.annotation)[0], "parse", None)
-        if parser is not None:
-            return parser(text)
+        kind = typing.get_args(self.annotation)[0]
+        for one in (kind, *typing.get_args(kind)):
+            if (parser := getattr(one, "parse", None)) is not None:
+                return parser(text)
+        if self.entry and (found := re.search(rf"\b{self.entry}\b[\"']?\s*[:=]\s*([^,}}\s]+)", text)):
+            text = found[1]
         if re.fullmatch(r"[+-]?\.\d+", text):  # as people write a number
             text = text.removeprefix("+").replace(".", "0.")
         try:
@@ -105,7 +109,11 @@ def settings_of(struct: type[msgspec.Struct], prefix: str = "") -> tuple[Setting
                 aliases=tuple(prefix + alias for alias in extra.get("aliases", ())),
                 spellings=extra.get("spellings", {}),
                 without_effect=extra.get("without_effect", {}),
+                entry=extra.get("entry", ""),
                 any_case=not any(isinstance(kind, inspect.StrType | inspect.StructType) for kind in kinds),
+                choices=tuple(
+                    str(value) for kind in kinds if isinstance(kind, inspect.LiteralType) for value in kind.values
+                ),
             )
         )
     return tuple(settings)
@@ -128,14 +136,30 @@ def bind(
         setting = settings.get(key)
         if setting is None or not entry.value.strip():
             continue
-        if (reason := setting.without_effect.get(entry.value.strip().lower())) is not None:
-            warnings.append(f"{entry.source}: {key}={entry.value.strip()} has no effect: {reason}")
+        text = unquoted(entry.value)
+        if text != entry.value.strip():
+            warnings.append(f"{entry.source}: {key}: the quotes around its value are not taken as part of it")
+        if (reason := setting.without_effect.get(text.lower())) is not None:
+            warnings.append(f"{entry.source}: {key}={text} has no effect: {reason}")
             continue
         try:
-            values[setting.field] = setting.parse(entry.value)
+            values[setting.field] = setting.parse(text)
         except ValueError as exc:
-            problems.append(f"{entry.source}: {key}={masked(key, entry.value)}: {exc}")
+            near = did_you_mean(text, setting.choices)
+            comment = "; a comment has a line of its own" if re.search(r"\s[#!]", text) else ""
+            problems.append(f"{entry.source}: {key}={masked(key, entry.value)}: {exc}{near or comment}")
     return values
+
+
+def unquoted(text: str) -> str:
+    """A value without the blanks and the pair of quotes around it, which files of variables leave there.
+
+    Example:
+        >>> unquoted(' "fp16" '), unquoted('"'), unquoted('{"image": 4}')
+        ('fp16', '"', '{"image": 4}')
+    """
+    text = text.strip()
+    return text[1:-1].strip() if len(text) > 2 and text[0] == text[-1] and text[0] in "'\"" else text
 
 
 def is_utf8(text: str) -> bool:
@@ -145,26 +169,6 @@ def is_utf8(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def nearest(key: str, known: Iterable[str]) -> str:
-    """The known key that `key` was probably meant to be; "" if there is none.
-
-    A key with the right name in the wrong place (`dtype` for `option.dtype`) is found too.
-    """
-    names = {_bare(name): name for name in known}
-    close = difflib.get_close_matches(_bare(key), names, n=1, cutoff=NEARNESS)
-    return names[close[0]] if close else ""
-
-
-def _bare(key: str) -> str:
-    return key.lower().removeprefix("options.").removeprefix("option.")
-
-
-def did_you_mean(key: str, known: Iterable[str]) -> str:
-    """'; did you mean X?', or "" where no known key is near."""
-    found = nearest(key, known)
-    return f"; did you mean {found}?" if found else ""
 
 
 def _members(kind: inspect.Type) -> tuple[inspect.Type, ...]:

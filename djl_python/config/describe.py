@@ -1,18 +1,25 @@
-"""The effective configuration as text, with the source of each value: what `djl-serving check` prints.
+"""The effective configuration with the source of each value: what `djl-serving check` prints and the console shows.
 
 Runs in the front end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import msgspec
 
-from .binding import settings_of
-from .engines import own_options
+from ..core.names import did_you_mean
+from .binding import bind, settings_of
+from .engines import all_options, own_options
+from .environment import environment_entries
+from .keys.without_effect import OPTIONS_WITHOUT_EFFECT
 from .masking import masked
 from .model import ModelConfig
+from .server import ServerConfig
+from .settings import Options
 from .sources import shown_url
 from .table import shown
 
@@ -25,8 +32,7 @@ def describe(config: ModelConfig) -> str:
     model = [("name", config.name, ""), ("version", config.version, "")]
     model += [("path", config.path, ""), ("url", shown_url(config.url) if config.url != config.path else "", "")]
     model += [("engine", config.engine, ""), ("devices", config.devices, "")]
-    settings = list(_settings(config))
-    extra = list(_passed_on(config, {key for key, _, _ in settings}))
+    settings, extra = shown_settings(config)
     groups: list[tuple[str, list[_Row]]] = [
         ("model", [row for row in model if row[1]]),
         ("settings", settings),
@@ -45,6 +51,21 @@ def describe(config: ModelConfig) -> str:
     return "\n".join(lines[1:]) + "\n"
 
 
+def shown_settings(config: ModelConfig) -> tuple[list[_Row], list[_Row]]:
+    """A model's settings, and the keys that are passed to its handler, as rows of key, value and source."""
+    settings = list(_settings(config))
+    return settings, list(_passed_on(config, {key for key, _, _ in settings}))
+
+
+def shown_server_settings(config: ServerConfig) -> list[_Row]:
+    """The server's settings as rows of key, value and source."""
+    return [
+        (key, masked(key, shown(getattr(config, setting.field))) or "-", config.provenance.get(key, "default"))
+        for setting in settings_of(ServerConfig)
+        if (key := setting.key)
+    ]
+
+
 def _settings(config: ModelConfig) -> Iterator[_Row]:
     own = msgspec.convert(config.engine_options, own_options(config.option.rolling_batch))
     for values, prefix in ((config.serving, ""), (config.option, "option."), (own, "option.")):
@@ -59,3 +80,34 @@ def _passed_on(config: ModelConfig, known: set[str]) -> Iterator[_Row]:
         if key not in known:
             value = config.properties.get(key.removeprefix("option."), "")
             yield key, masked(key, value) or "-", source
+
+
+class Environment(NamedTuple):
+    """What the environment sets: values by variable, secrets masked; what is wrong; what has no effect."""
+
+    values: dict[str, str]
+    problems: list[str]
+    warnings: list[str]
+
+
+def described_environment(environ: Mapping[str, str] = os.environ) -> Environment:
+    """The variables that set something of every model, or of the server; those of the server are not checked here."""
+    found = Environment({}, [], [])
+    entries = environment_entries(environ)
+    known = {setting.key for struct in (Options, *all_options().values()) for setting in settings_of(struct, "option.")}
+    known |= {alias for setting in settings_of(Options, "option.") for alias in setting.aliases}
+    for key, entry in entries.items():
+        name = entry.source.removeprefix("environment ")
+        found.values[name] = masked(key, entry.value)
+        option = key.removeprefix("option.")
+        if option in OPTIONS_WITHOUT_EFFECT:
+            found.warnings.append(f"{name} has no effect: {OPTIONS_WITHOUT_EFFECT[option]}")
+        elif key not in known and key != "engine":
+            found.warnings.append(f"{name}: {key} is not known, only handlers may read it{did_you_mean(key, known)}")
+    options = Options(**bind(Options, entries, "option.", found.problems, found.warnings))
+    bind(own_options(options.rolling_batch), entries, "option.", found.problems, found.warnings)
+    for setting in settings_of(ServerConfig):
+        name = f"SERVING_{setting.key.upper()}"
+        if environ.get(name, "").strip():
+            found.values[name] = masked(setting.key, environ[name])
+    return found

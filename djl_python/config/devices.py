@@ -13,6 +13,8 @@ from .model import ModelConfig
 
 #: What the drivers of NVIDIA's and AMD's GPUs bring.
 _DRIVERS: Final = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
+#: Where AMD's driver lists what computes: processors, whose gpu_id is 0, and GPUs.
+_AMD_NODES: Final = Path("/sys/class/kfd/kfd/topology/nodes")
 _VISIBLE: Final = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
@@ -24,19 +26,54 @@ def _torch_device(name: str) -> str:
 
 
 def devices_of(config: ModelConfig) -> list[str]:
-    """torch's names of the devices that a model's workers are for: each entry gets `minWorkers` of them."""
+    """torch's names of the devices that a model's workers are for: each entry gets some, see `bounds_on`.
+
+    Of all GPUs (`*`), each worker has as many as share the model, and the first of them is named.
+    """
     named = config.devices if config.devices not in ("", "*") else config.serving.load_on_devices
-    return [_torch_device(name) for name in named.split(";") if name] if named != "*" else [config.option.device]
+    if named != "*":
+        return [_torch_device(name) for name in named.split(";") if name]
+    gpus, each = gpu_count(), devices_sharing(config)
+    if config.option.device != "auto" or each == 0 or gpus < 2 * each:
+        return [config.option.device]
+    return [f"cuda:{first}" for first in range(0, gpus - each + 1, each)]
+
+
+def devices_sharing(config: ModelConfig) -> int:
+    """How many devices a worker has, as the settings say it; 0: as many as there are."""
+    degree = config.option.tensor_parallel_degree or 1
+    return 0 if degree == "max" else degree * config.option.pipeline_parallel_degree
+
+
+def bounds_on(config: ModelConfig, device: str) -> tuple[int, int]:
+    """How many workers a model has for each entry of a device, by torch's name: at least, and at most."""
+    serving = config.serving
+    if device_id(device, gpu=has_gpu()) == "-1":
+        least, most = serving.cpu_min_workers, serving.cpu_max_workers
+    else:
+        least, most = serving.gpu_min_workers, serving.gpu_max_workers
+    least = least or serving.min_workers
+    return least, most or serving.max_workers or least
+
+
+def bounds_of(config: ModelConfig) -> dict[str, tuple[int, int]]:
+    """How many workers a model has on each device, by torch's name: at least, and at most."""
+    found: dict[str, tuple[int, int]] = {}
+    for device in devices_of(config):
+        least, most = bounds_on(config, device)
+        before = found.get(device, (0, 0))
+        found[device] = before[0] + least, before[1] + most
+    return found
 
 
 def workers_of(config: ModelConfig) -> int:
-    """How many workers a model has."""
-    return len(devices_of(config)) * config.serving.min_workers
+    """How many workers a model has at least."""
+    return sum(least for least, _ in bounds_of(config).values())
 
 
 def workers_sharing(config: ModelConfig) -> int:
-    """How many of a model's workers are on the device of the one that has this configuration."""
-    return devices_of(config).count(config.option.device) * config.serving.min_workers
+    """How many of a model's workers may be on the device of the one that has this configuration."""
+    return bounds_of(config)[config.option.device][1]
 
 
 def devices_each(config: ModelConfig) -> int:
@@ -54,13 +91,23 @@ def devices_each(config: ModelConfig) -> int:
     gpus = sorted({int(name.removeprefix("cuda:")) for name in named if name.startswith("cuda:")})
     if asked == "max":
         return 0 if len(set(named)) == 1 else 1  # they are shared out already
-    if any(second - first < asked for first, second in itertools.pairwise(gpus)):
-        apart = ";".join(f"gpu{gpus[0] + place * asked}" for place in range(len(gpus)))
+    each = devices_sharing(config)
+    if any(second - first < each for first, second in itertools.pairwise(gpus)):
+        name = "tensor" if asked > 1 else "pipeline"
+        apart = ";".join(f"gpu{gpus[0] + place * each}" for place in range(len(gpus)))
         raise ConfigError(
-            f"option.tensor_parallel_degree={asked}: each worker has {asked} devices from its own on, which overlap; "
-            f"expected load_on_devices={apart}"
+            f"{config.said(f'option.{name}_parallel_degree', asked if asked > 1 else each)}: each worker has {each} "
+            f"devices from its own on, which overlap; expected load_on_devices={apart}"
         )
     return asked
+
+
+def stages_each(config: ModelConfig) -> int:
+    """How many groups of layers each worker has on devices of their own: `option.pipeline_parallel_degree`.
+
+    As with `devices_each`, it is 1 where there is no GPU, and `option.device` does not ask for the CPU.
+    """
+    return 1 if devices_of(config) == ["auto"] and not has_gpu() else config.option.pipeline_parallel_degree
 
 
 def device_id(device: str, *, gpu: bool) -> str:
@@ -73,6 +120,28 @@ def device_id(device: str, *, gpu: bool) -> str:
     if kind == "cpu" or (kind == "auto" and not gpu):
         return "-1"
     return index or "0"
+
+
+def gpu_count(environ: Mapping[str, str] = os.environ, devices: Path = Path("/dev"), nodes: Path = _AMD_NODES) -> int:
+    """How many GPUs this process may see; 0 also where that can't be told without their drivers' libraries."""
+    listed = len(list(devices.glob("nvidia[0-9]*"))) or sum(
+        file.read_text().strip() not in ("", "0") for file in nodes.glob("*/gpu_id")
+    )
+    visible = next((environ[name] for name in _VISIBLE if name in environ), None)
+    return listed if visible is None else min(listed, len(_visible(visible)))
+
+
+def visible_devices(first: int, count: int, environ: Mapping[str, str] = os.environ) -> str:
+    """What CUDA_VISIBLE_DEVICES is to be for a process that has `count` of this one's GPUs, from the `first` on."""
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    names = [str(index) for index in range(first + count)] if visible is None else _visible(visible)
+    return ",".join(names[first : first + count])
+
+
+def _visible(value: str) -> list[str]:
+    """The devices that such a variable names: those before the first that there can't be."""
+    names = [name.strip() for name in value.split(",")]
+    return list(itertools.takewhile(lambda name: name not in ("", "-1"), names))
 
 
 def has_gpu(environ: Mapping[str, str] = os.environ, drivers: Sequence[Path] = _DRIVERS) -> bool:

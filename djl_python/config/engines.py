@@ -1,32 +1,52 @@
-"""The table of engines, and what configuration reads of a row: the `option.*` keys that only this engine takes.
+"""The table of engines, and what configuration reads of a row.
 
 Runs in every process. A row is imported when it is named; it imports no engine.
 """
 
 from __future__ import annotations
 
+import hashlib
+import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
 
 from ..core.registry import load_object, path_of
+from .environment import PROCESS_NEEDS, engines_directory
+from .model import Runtime
 
 #: `option.rolling_batch` -> the row, an `engine.interface.Engine`. The name may also be module:Class, an engine of the
 #: user's, which is imported in the engine's process alone and has no row.
 ENGINES: Final[Mapping[str, str]] = {
     "auto": "djl_python.engine.builtin.row:ENGINE",
+    "vllm": "djl_python.engine.vllm.row:ENGINE",
+    "deepspeed": "djl_python.engine.deepspeed.row:ENGINE",
+    "trtllm": "djl_python.engine.trtllm.row:ENGINE",
     "echo": "djl_python.engine.echo:ENGINE",
 }
 #: The engine that serves a model where the one that was asked for is not there.
 BUILT_IN: Final = "auto"
+#: The one that serves a model on a GPU where no engine was asked for, if it is there.
+BEST_ON_GPU: Final = "vllm"
 #: Names of `option.rolling_batch` in LMI and DJL, of engines that this server does not have.
-ABSENT: Final = frozenset("deepspeed lmi-dist neuronx tnx trtllm vllm".split())
+ABSENT: Final = frozenset("neuron neuronx tnx".split())
+#: LMI's handlers that stand for an engine, where `option.rolling_batch` names none.
+ENGINE_OF_HANDLER: Final[Mapping[str, str]] = {
+    "djl_python.deepspeed": "deepspeed",
+    "djl_python.lmi_vllm.vllm_async_service": "vllm",
+    "djl_python.lmi_trtllm.trtllm_async_service": "trtllm",
+    "djl_python.tensorrt_llm": "trtllm",
+}
+#: `engine` in serving.properties, lower-cased, that stands for an engine, where nothing else names one.
+ENGINE_OF_DJL: Final[Mapping[str, str]] = {"deepspeed": "deepspeed"}
 #: `engine` in serving.properties: names that stand for Python, as LMI's models of several ranks had MPI.
 PYTHON_ENGINES: Final = frozenset({"python", "mpi"})
 #: DJL's other engines: of Python's, and of Java's.
 ABSENT_ENGINES: Final = frozenset(
-    "deepspeed rolling fastertransformer onnxruntime pytorch rust tensorflow tensorrt mxnet xgboost lightgbm".split()
+    "rolling fastertransformer onnxruntime pytorch rust tensorflow tensorrt mxnet xgboost lightgbm".split()
 )
 
 
@@ -34,7 +54,52 @@ class NoOptions(msgspec.Struct, frozen=True):
     """The options of an engine that has none of its own."""
 
 
-class EngineOptions(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class Distribution:
+    """The packages of an engine that are not installed beside ours, but into an environment of their own.
+
+    Attributes:
+        cpu, cuda: what pip installs for machines without and with GPUs, in versions that were tried; (): nothing is
+            made for such machines.
+        unwanted_on_cpu: what `cpu` brings along and is removed again.
+        from_source: what is installed after that, of packages that are built with those.
+        compiles: a program that the environment's Python runs at the end, to compile what would be compiled when the
+            engine starts; "": there is none.
+        extensions: the folder of the environment that it compiles to (TORCH_EXTENSIONS_DIR).
+        indexes: where pip looks beside its own index.
+        pythons: the versions of Python that the packages are made for; (): any that runs this server.
+        also: what has to be there and pip can't install, in words.
+    """
+
+    cpu: tuple[str, ...] = ()
+    cuda: tuple[str, ...] = ()
+    unwanted_on_cpu: tuple[str, ...] = ()
+    from_source: tuple[str, ...] = ()
+    compiles: str = ""
+    extensions: str = ""
+    indexes: tuple[str, ...] = ()
+    pythons: tuple[tuple[int, int], ...] = ()
+    also: str = ""
+
+    def packages(self, device: str) -> tuple[str, ...]:
+        """What pip installs first for `device`, "cpu" or "cuda"; what an engine's process imports of us is among it."""
+        return (*(self.cuda if device == "cuda" else self.cpu), *PROCESS_NEEDS)
+
+    def requirements(self, device: str) -> tuple[str, ...]:
+        """All that is installed for `device`."""
+        return (*self.from_source, *self.packages(device))
+
+    def directory(self, engine: str, device: str, cache_dir: str) -> Path:
+        """Where the environment is, or would be: another for other versions of anything.
+
+        Raises:
+            ConfigError: there is no place for it.
+        """
+        content = "\0".join((sys.version, *self.requirements(device))).encode()
+        return engines_directory(cache_dir) / f"{engine}-{device}-{hashlib.sha256(content).hexdigest()[:12]}"
+
+
+class EngineRow(Protocol):
     """What configuration reads of a row."""
 
     @property
@@ -43,8 +108,47 @@ class EngineOptions(Protocol):
         ...
 
     @property
+    def summary(self) -> str:
+        """What it is for, in a sentence."""
+        ...
+
+    @property
+    def parameters(self) -> frozenset[str]:
+        """Fields of `SamplingParams` that it honours."""
+        ...
+
+    @property
+    def distribution(self) -> Distribution | None:
+        """What `djl-serving engines install` installs; None: nothing."""
+        ...
+
+    @property
     def options(self) -> type[msgspec.Struct]:
         """Declares the engine's own `option.*` keys, as `settings.Options` declares everybody's."""
+        ...
+
+    @property
+    def takes_any_option(self) -> bool:
+        """Whether `option.*` keys that nobody declares are its business."""
+        ...
+
+    @property
+    def takes_adapters(self) -> bool:
+        """Whether sequences may name LoRA adapters."""
+        ...
+
+    @property
+    def options_without_effect(self) -> Mapping[str, str]:
+        """Keys of `option.*`, without the prefix, that it knows and ignores -> why."""
+        ...
+
+    @property
+    def remedy(self) -> str:
+        """What brings it where it is not there."""
+        ...
+
+    def runtime(self, cache_dir: str) -> Runtime | None:
+        """What its process runs with; None: it is not there."""
         ...
 
 
@@ -64,11 +168,15 @@ def engine_name(rolling_batch: str) -> str:
 
 def own_options(rolling_batch: str) -> type[msgspec.Struct]:
     """The class that declares an engine's own options; one without fields for a name that is not in the table."""
+    row = row_of(rolling_batch)
+    return NoOptions if row is None else row.options
+
+
+def row_of(rolling_batch: str) -> EngineRow | None:
+    """What configuration reads of an engine's row; None for a name that is not in the table."""
     name = engine_name(rolling_batch)
-    if name not in ENGINES:
-        return NoOptions
-    row: EngineOptions = load_object(ENGINES[name])
-    return row.options
+    row: EngineRow | None = load_object(ENGINES[name]) if name in ENGINES else None
+    return row
 
 
 def all_options() -> Mapping[str, type[msgspec.Struct]]:

@@ -1,23 +1,23 @@
-"""A model's settings from the environment, and the environments of its workers and engines.
+"""What the environment says beside settings of the server, and the environments of workers and engines.
 
 Runs in the front end; `engine_environment` in the worker.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Final
 
 from .binding import settings_of
-from .model import ModelConfig
+from .model import ModelConfig, Runtime
 from .properties_file import Entry
+from .sagemaker.variables import OF_MODELS, same
 from .settings import Options
-
-
-def _same(value: str) -> str:
-    return value
+from .sources import cache_root
 
 
 def _negated(value: str) -> str:
@@ -28,17 +28,27 @@ def _nonzero(value: str) -> str:
     return "" if value.strip() == "0" else value
 
 
+#: What a worker or an engine imports of other packages, whatever its handler is; setup.cfg says the same.
+PROCESS_NEEDS: Final = ("jsonlines>=4.0", "msgspec>=0.21")
+#: Written into an environment of packages when it is complete: says of what it was made.
+ENVIRONMENT_STAMP: Final = "djl-environment.json"
+
 #: Variables that Hugging Face's and SageMaker's containers use -> key and conversion, where nothing else sets the key.
 CONTAINER_MAPS: Final[Mapping[str, tuple[str, Callable[[str], str]]]] = {
-    "HF_MODEL_QUANTIZE": ("option.quantize", _same),
-    "HF_MODEL_TRUST_REMOTE_CODE": ("option.trust_remote_code", _same),
-    "HF_REVISION": ("option.revision", _same),
-    "HF_TASK": ("option.task", _same),
+    "HF_MODEL_QUANTIZE": ("option.quantize", same),
+    "HF_MODEL_TRUST_REMOTE_CODE": ("option.trust_remote_code", same),
+    "HF_MODEL_REVISION": ("option.revision", same),  # TGI's, on SageMaker
+    "HF_REVISION": ("option.revision", same),
+    "HF_TASK": ("option.task", same),
     "SM_NUM_GPUS": ("option.tensor_parallel_degree", _nonzero),  # 0 on a machine without GPUs
-    "MAX_BATCH_PREFILL_TOKENS": ("option.max_rolling_batch_prefill_tokens", _same),
-    "MAX_BATCH_SIZE": ("option.max_rolling_batch_size", _same),
+    "NUM_SHARD": ("option.tensor_parallel_degree", _nonzero),
+    "TRUST_REMOTE_CODE": ("option.trust_remote_code", same),
+    "MAX_INPUT_LENGTH": ("option.max_input_tokens", same),
+    "MAX_BATCH_PREFILL_TOKENS": ("option.max_rolling_batch_prefill_tokens", same),
+    "MAX_BATCH_SIZE": ("option.max_rolling_batch_size", same),
     "ENABLE_CUDA_GRAPHS": ("option.enforce_eager", _negated),
-    "CUDA_MEMORY_FRACTION": ("option.gpu_memory_utilization", _same),
+    "CUDA_MEMORY_FRACTION": ("option.gpu_memory_utilization", same),
+    **OF_MODELS,
 }
 
 
@@ -101,6 +111,95 @@ def engine_environment(
     return {**defaults(environ), **environ}
 
 
+#: Variables that override the command line of a server, or add models to it.
+_STRONGER: Final = frozenset(
+    """
+    SERVING_INFERENCE_ADDRESS SERVING_LOAD_MODELS SERVING_MANAGEMENT_ADDRESS SERVING_MODEL_STORE
+    SERVING_MODEL_URL_PATTERN HF_MODEL_ID
+    """.split()
+)
+
+
+def own_server_environment(socket: Path | None = None, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment of a server that this process starts for itself: its own, but for what says where and what.
+
+    Args:
+        socket: the Unix socket to listen on, by a server whose output is read as text; None: the command line says
+            where, and its output is the user's.
+    """
+    inherited = {name: value for name, value in environ.items() if name not in _STRONGER}
+    if socket is None:
+        return inherited
+    return inherited | {
+        "SERVING_INFERENCE_ADDRESS": f"unix:{socket}",
+        "SERVING_LOG_FORMAT": "text",
+        "SERVING_WAIT_MODEL_LOADING": "true",
+    }
+
+
+def api_key(environ: Mapping[str, str] = os.environ) -> str:
+    """The bearer token that `chat`, `run`, `bench` and `batch` send: $DJL_API_KEY, or ""."""
+    return environ.get("DJL_API_KEY", "").strip()
+
+
+def state_directory(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where commands keep what outlives them: `djl-serving`, in $XDG_STATE_HOME, or in ~/.local/state."""
+    named = environ.get("XDG_STATE_HOME", "")
+    return (Path(named) if os.path.isabs(named) else Path.home() / ".local" / "state") / "djl-serving"
+
+
+#: OpenTelemetry's variables that say whether requests are traced; its SDK reads the others itself. Source:
+#: OpenTelemetry's specification, "Environment Variable Specification".
+_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+_PROTOCOL: Final = "http/protobuf"
+#: What the extra `tracing` brings.
+_NEEDS: Final = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http")
+
+
+def traces_requests(environ: Mapping[str, str], warnings: list[str]) -> bool:
+    """Whether the environment asks for traces, and they can be had; adds to `warnings` why they can't.
+
+    It asks for them with the endpoint of a collector, or with OTEL_TRACES_EXPORTER=otlp.
+    """
+    asked = _what_asks(environ)
+    if not asked:
+        return False
+    problem = _problem(environ)
+    if problem:
+        warnings.append(f"{asked} has no effect, there are no traces: {problem}")
+    return not problem
+
+
+def _what_asks(environ: Mapping[str, str]) -> str:
+    if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return ""
+    exporter = environ.get("OTEL_TRACES_EXPORTER", "").strip()
+    if exporter:
+        return "" if exporter == "none" else f"environment OTEL_TRACES_EXPORTER={exporter}"
+    return next((f"environment {name}" for name in _ENDPOINTS if environ.get(name, "").strip()), "")
+
+
+def _problem(environ: Mapping[str, str]) -> str:
+    exporter = environ.get("OTEL_TRACES_EXPORTER", "").strip() or "otlp"
+    if exporter != "otlp":
+        return "expected otlp or none"
+    name = next((name for name in _PROTOCOLS if environ.get(name, "").strip()), "")
+    if name and environ[name].strip() != _PROTOCOL:
+        return f"{name}={environ[name].strip()}, expected {_PROTOCOL}"
+    if not all(map(is_here, _NEEDS)):
+        return "pip install 'djl-serving[tracing]' brings what is needed"
+    return ""
+
+
+def is_here(module: str) -> bool:
+    """Whether a module can be imported; it is not, but the packages above it are."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of a package above it
+        return False
+
+
 def set_rank_environment(device_index: int) -> None:
     """Tell the libraries of this process, which shares a model with others, what they read from the environment.
 
@@ -117,13 +216,72 @@ def worker_environment(config: ModelConfig, environ: Mapping[str, str] = os.envi
 
     It is the server's own, overridden by `option.env`, with unbuffered output, so that a handler's prints reach the log
     at once. DJL_OFFLINE also keeps the hub client offline. Unlike in DJL, the model directory is not in PYTHONPATH: it
-    would come before the standard library, and a file of the model may be named like one of its modules.
+    would come before the standard library, and a file of the model may be named like one of its modules. A virtual
+    environment of the model's own is as if it were activated: its commands are found first.
     """
     environment = {"PYTHONUNBUFFERED": "1", **environ}
-    if environ.get("DJL_OFFLINE", "").strip().lower() in ("true", "1"):
-        environment.setdefault("HF_HUB_OFFLINE", "1")
     for pair in config.option.env.split(","):
         name, equals, value = pair.strip().partition("=")
         if equals:
             environment[name.strip()] = value
+    if is_offline(environment):
+        environment.setdefault("HF_HUB_OFFLINE", "1")
+    return activated(environment, config.runtime)
+
+
+def activated(environ: Mapping[str, str], runtime: Runtime) -> dict[str, str]:
+    """The environment of a process with this runtime: its interpreter finds `djl_python`, and its venv is active."""
+    environment = dict(environ)
+    if runtime.package_path:
+        _put_before(environment, "PYTHONPATH", runtime.package_path)
+    if runtime.venv:
+        environment["VIRTUAL_ENV"] = runtime.venv
+        _put_before(environment, "PATH", os.path.join(runtime.venv, "bin"))
     return environment
+
+
+def is_offline(environ: Mapping[str, str]) -> bool:
+    """Whether nothing may be fetched: DJL_OFFLINE."""
+    return environ.get("DJL_OFFLINE", "").strip().lower() in ("true", "1")
+
+
+def venv_directory(cache_dir: str, environ: Mapping[str, str] = os.environ) -> Path:
+    """Where models' virtual environments are: $DJL_VENV_DIR, else below the directory of downloads.
+
+    Args:
+        cache_dir: the model's `cache_dir`.
+
+    Raises:
+        ConfigError: nothing says where, and this user has no home directory.
+    """
+    named = environ.get("DJL_VENV_DIR", "")
+    return Path(named).absolute() if named else cache_root(Path(cache_dir) if cache_dir else None) / "venvs"
+
+
+def engines_directory(cache_dir: str) -> Path:
+    """Where engines have environments of their own: below the directory of downloads, which is `cache_dir` if given.
+
+    Raises:
+        ConfigError: nothing says where, and this user has no home directory.
+    """
+    return cache_root(Path(cache_dir) if cache_dir else None) / "engines"
+
+
+def extensions_directory(environ: Mapping[str, str] = os.environ) -> Path | None:
+    """Where torch compiles extensions to in this process; None: in a folder of its own that all processes share."""
+    named = environ.get("TORCH_EXTENSIONS_DIR")
+    return Path(named) if named else None
+
+
+def compiling_environment(venv: Path, folder: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment of a process that compiles extensions of torch's to a folder of a virtual environment.
+
+    It finds what an engine's process finds there: another ninja would have all of it compiled again.
+    """
+    runtime = Runtime(executable=str(venv / "bin" / "python"), venv=str(venv))
+    return {**activated(environ, runtime), "TORCH_EXTENSIONS_DIR": str(venv / folder)}
+
+
+def _put_before(environment: dict[str, str], name: str, path: str) -> None:
+    """Put a path before those that a variable has."""
+    environment[name] = os.pathsep.join(filter(None, (path, environment.get(name, ""))))

@@ -1,15 +1,14 @@
 """From a ModelSpec to a ModelConfig: find the directory, read serving.properties, merge the sources of settings.
 
-Runs in the front end. Strongest source first: the command line's `name:version:engine:devices=`, serving.properties,
-environment, config.properties, built-in defaults.
+Runs in the front end. Strongest source first: parameters of a registration at run time, the command line's
+`name:version:engine:devices=`, serving.properties, environment, config.properties, built-in defaults.
 """
 
 from __future__ import annotations
 
+import functools
 import os
-import shlex
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -17,24 +16,39 @@ from typing import Any, Final
 import msgspec
 
 from ..core.errors import ConfigError
-from .binding import bind, did_you_mean, is_utf8, settings_of
-from .engines import ABSENT, ABSENT_ENGINES, BUILT_IN, PYTHON_ENGINES, all_options, own_options
+from ..core.faults import Faults
+from ..core.names import did_you_mean
+from .adapters import adapters_of
+from .binding import bind, is_utf8, settings_of
+from .devices import bounds_on, device_id, devices_of, has_gpu
+from .engines import (
+    ABSENT,
+    ABSENT_ENGINES,
+    BEST_ON_GPU,
+    BUILT_IN,
+    ENGINE_OF_DJL,
+    ENGINE_OF_HANDLER,
+    PYTHON_ENGINES,
+    row_of,
+)
 from .environment import cache_directory, environment_entries
-from .model import ModelConfig
+from .keys.remarks import WITHOUT_EFFECT, Declared, misplaced, remarks
+from .model import NOT_OF_CALLS, ModelConfig, script_names
 from .properties_file import Entry, read_properties
+from .sagemaker.secure_mode import violations
 from .server import ServerConfig
 from .settings import Options, ServingSettings
 from .sources import fetch_model, shown_url
 from .specs import ModelSpec, model_directory, reading_models
-from .without_effect import OPTIONS_WITHOUT_EFFECT, SERVING_WITHOUT_EFFECT
+from .tasks import BUILT_IN_HANDLERS
 
 HUB_SCHEME: Final = "hf://"
+#: The source of settings that came with a registration.
+REGISTRATION: Final = "registration"
 #: LMI's handlers that hand each request to an engine that batches by itself.
 ASYNC_HANDLERS: Final = frozenset(
     {"djl_python.lmi_vllm.vllm_async_service", "djl_python.lmi_trtllm.trtllm_async_service"}
 )
-#: Not passed to handlers: in an Input's properties, batch_size is the size of the batch that the Input holds.
-_NOT_FOR_HANDLERS: Final = frozenset({"batch_size", "max_dynamic_batch_size"})
 
 
 @dataclass
@@ -45,34 +59,25 @@ class _Findings:
     warnings: list[str] = field(default_factory=list)
 
 
-class _Declared:
-    """The settings that are declared for a model, its engine's own options included.
-
-    Attributes:
-        aliases: other names of keys -> the keys.
-        keys: every key and every alias.
-        of_others: keys that only other engines take -> the names of these engines.
-    """
-
-    def __init__(self, rolling_batch: str) -> None:
-        self.engine_options = own_options(rolling_batch)
-        self.structs = ((ServingSettings, ""), (Options, "option."), (self.engine_options, "option."))
-        settings = [setting for struct, prefix in self.structs for setting in settings_of(struct, prefix)]
-        self.aliases = {alias: setting.key for setting in settings for alias in setting.aliases}
-        self.keys = frozenset(setting.key for setting in settings) | self.aliases.keys()
-        self.of_others: dict[str, list[str]] = {}
-        for engine, struct in all_options().items():
-            for setting in settings_of(struct, "option."):
-                for key in {setting.key, *setting.aliases} - self.keys:
-                    self.of_others.setdefault(key, []).append(engine)
-
-
-@reading_models()
 def load_model_config(spec: ModelSpec, server: ServerConfig, environ: Mapping[str, str] = os.environ) -> ModelConfig:
     """Read a model's configuration; download and unpack it first where `spec.url` says so.
 
     Raises:
         ConfigError: the model is not available, or its configuration is wrong: a line for each problem.
+    """
+    config, faults = read_model_config(spec, server, environ)
+    faults.refuse(ConfigError)
+    return config
+
+
+@reading_models()
+def read_model_config(
+    spec: ModelSpec, server: ServerConfig, environ: Mapping[str, str] = os.environ
+) -> tuple[ModelConfig, Faults]:
+    """`load_model_config`'s configuration and what is wrong with it: a setting with a wrong value has its default.
+
+    Raises:
+        ConfigError: the model is not available, or its serving.properties can't be read.
     """
     cache_dir = cache_directory(environ)
     directory = _directory(spec.url, cache_dir)
@@ -80,7 +85,9 @@ def load_model_config(spec: ModelSpec, server: ServerConfig, environ: Mapping[st
         raise ConfigError(f"model {shown_url(spec.url)}: expected a name and a path in UTF-8")
     findings = _Findings()
     sources = _sources(spec, directory, environ, findings)
-    declared = _Declared(_rolling_batch(sources))
+    own_code = functools.partial(_has_own_code, directory=directory, name=spec.name)
+    engine_of_batches = _engine_of_batches(sources, cache_dir, own_code, findings)
+    declared = Declared(engine_of_batches)
     entries: dict[str, Entry] = {}
     for weaker in sources:
         _lay_under(entries, weaker, declared, findings)
@@ -88,20 +95,24 @@ def load_model_config(spec: ModelSpec, server: ServerConfig, environ: Mapping[st
     option = bind(Options, entries, "option.", findings.problems, findings.warnings)
     engine_options = bind(declared.engine_options, entries, "option.", findings.problems, findings.warnings)
     provenance = {key: entry.source for key, entry in entries.items()}
+    own = set(serving)
     _default_to_server(ServingSettings, "", serving, server, provenance)
+    _prefer_own_number(serving, own, provenance)
     _default_to_server(Options, "option.", option, server, provenance)
     for (struct, prefix), values in zip(declared.structs, (serving, option, engine_options), strict=True):
         for setting in settings_of(struct, prefix):
             if setting.field not in values:
                 provenance[setting.key] = "default"
-    _remark_on_keys(entries, declared, findings)
+    _refuse_other_bytes(entries, declared, findings)
     settings, options = ServingSettings(**serving), Options(**option)
     engine = _engine(settings, options, entries, findings)
-    options = _batching_itself(_with_engine_that_is_there(options, entries, findings))
-    _check_directory(options, spec, directory, findings)
-    if findings.problems:
-        raise ConfigError("\n".join(findings.problems))
-    return ModelConfig(
+    chosen = BUILT_IN if engine_of_batches == "disable" and _batches_itself(options) else engine_of_batches
+    options = msgspec.structs.replace(options, rolling_batch=chosen)
+    findings.warnings += remarks(entries, declared, own_code=own_code(options))
+    _warn_of_requirements(options, directory, findings)
+    adapters, wrong = adapters_of(chosen, engine_options, options.model_id, directory)
+    findings.problems += wrong
+    config = ModelConfig(
         name=spec.name,
         version=spec.version,
         path=str(directory) if directory is not None else "",
@@ -113,9 +124,16 @@ def load_model_config(spec: ModelSpec, server: ServerConfig, environ: Mapping[st
         engine_options=engine_options,
         properties=_handler_properties(entries),
         provenance=provenance,
+        adapters=adapters,
         cache_dir=cache_dir,
         warnings=tuple(findings.warnings),
     )
+    faults = Faults()
+    faults.add([*findings.problems, *_wrong_bounds(config)])
+    if nothing := nothing_to_serve(config):
+        faults.add([nothing + misplaced(entries, declared, "option.model_id")])
+    faults.add(violations(config, [*declared.keys, *declared.of_others, *WITHOUT_EFFECT], environ))
+    return config, faults
 
 
 def _directory(url: str, cache_dir: str) -> Path | None:
@@ -133,6 +151,8 @@ def _sources(
 ) -> list[Mapping[str, Entry]]:
     """The entries of all sources but config.properties, under the keys that were used; the strongest source first."""
     sources: list[Mapping[str, Entry]] = []
+    if spec.parameters:
+        sources.append({key: Entry(value, REGISTRATION) for key, value in spec.parameters})
     if spec.engine:
         sources.append({"engine": Entry(spec.engine, f"model {spec.name}")})
     if directory is not None and (directory / "serving.properties").exists():
@@ -146,18 +166,68 @@ def _sources(
     return [*sources, environment_entries(environ)]
 
 
-def _rolling_batch(sources: Sequence[Mapping[str, Entry]]) -> str:
-    """`option.rolling_batch`, which says whose options the others are."""
-    key = "option.rolling_batch"
-    entry = next((source[key] for source in sources if key in source), None)
-    found = bind(Options, {} if entry is None else {key: entry}, "option.", [], [])
-    name: str = found.get("rolling_batch", Options().rolling_batch)
-    return BUILT_IN if name in ABSENT else name
+def _engine_of_batches(
+    sources: Sequence[Mapping[str, Entry]], cache_dir: str, own_code: Callable[[Options], bool], findings: _Findings
+) -> str:
+    """The engine that serves the model: what `option.rolling_batch` names, where it is there; `disable` is itself.
+
+    Args:
+        own_code: whether there is code of the model's own, which may need no engine.
+    """
+    names = ("rolling_batch", "engine_fallback", "device", "pythonExecutable", "entryPoint", "async_mode")
+    keys = [*(f"option.{name}" for name in names), "engine"]
+    entries = {key: source[key] for source in reversed(sources) for key in keys if key in source}
+    options = Options(**bind(Options, entries, "option.", [], []))
+    unless = ", unless code of its own does" if own_code(options) else ""
+    name, named_by = options.rolling_batch, "option.rolling_batch"
+    if name == "auto" or _batches_itself(options):
+        handlers = ENGINE_OF_HANDLER.get(options.entry_point)
+        name, named_by = (handlers, "option.entryPoint") if handlers else (name, named_by)
+    djls = ENGINE_OF_DJL.get(entries["engine"].value.strip().lower(), "") if "engine" in entries else ""
+    if djls and name == "auto":
+        name, named_by = djls, "engine"
+    elif djls and name != djls:
+        value, source = entries["engine"]
+        findings.warnings.append(f"{source}: engine={value.strip()} has no effect: {named_by}={name} counts")
+    if name == "disable":
+        return name
+    if name == "auto":
+        return _best_engine(options, cache_dir, unless, findings)
+    if name == "builtin":
+        return BUILT_IN
+    row = row_of(name)
+    elsewhere = bool(options.python_executable)  # which may have it
+    if name not in ABSENT and (row is None or elsewhere or row.runtime(cache_dir) is not None):
+        return name
+    value, source = entries[named_by]
+    told = f"{source}: {named_by}={value.strip()}: there is no such engine here"
+    remedy = f"; {row.remedy}" if row is not None else ""
+    if options.engine_fallback == "error":
+        findings.problems.append(f"{told} (option.engine_fallback=error){remedy}")
+    else:
+        findings.warnings.append(f"{told}: the built-in one serves the model{unless}{remedy}")
+    return BUILT_IN
 
 
-def _lay_under(
-    entries: dict[str, Entry], weaker: Mapping[str, Entry], declared: _Declared, findings: _Findings
-) -> None:
+def _best_engine(options: Options, cache_dir: str, unless: str, findings: _Findings) -> str:
+    """The engine of a model that names none."""
+    if options.device == "cpu" or options.python_executable or not has_gpu():
+        return BUILT_IN
+    row = row_of(BEST_ON_GPU)
+    assert row is not None
+    if row.runtime(cache_dir) is None:
+        findings.warnings.append(
+            f"on a GPU {row.name} is faster than the built-in engine, which serves the model{unless}: {row.remedy}"
+        )
+        return BUILT_IN
+    findings.warnings.append(
+        f"{row.name} serves the model{unless}, as there is a GPU; with option.rolling_batch=builtin the built-in "
+        "engine does"
+    )
+    return BEST_ON_GPU
+
+
+def _lay_under(entries: dict[str, Entry], weaker: Mapping[str, Entry], declared: Declared, findings: _Findings) -> None:
     """Add the entries of `weaker` that `entries` lacks, under the keys' main names."""
     for key, entry in weaker.items():
         main = declared.aliases.get(key, key)
@@ -187,90 +257,104 @@ def _default_to_server(
             provenance[setting.key] = source if source != "default" else "server configuration"
 
 
-def _remark_on_keys(entries: Mapping[str, Entry], declared: _Declared, findings: _Findings) -> None:
-    """Warn about keys that are unknown, empty, another engine's, or known to DJL only; refuse those not in UTF-8."""
+def _prefer_own_number(serving: dict[str, Any], own: Collection[str], provenance: dict[str, str]) -> None:
+    """Where a model's own number of workers contradicts the server's default for the other one, it counts for both."""
+    least, most = serving.get("min_workers", 1), serving.get("max_workers")
+    if most is None or least <= most:
+        return
+    if "min_workers" not in own and "max_workers" in own:
+        serving["min_workers"], provenance["minWorkers"] = most, provenance["maxWorkers"]
+    elif "max_workers" not in own and "min_workers" in own:
+        serving["max_workers"], provenance["maxWorkers"] = least, provenance["minWorkers"]
+
+
+def _wrong_bounds(config: ModelConfig) -> Iterator[str]:
+    """A problem for each device of which the largest number of workers is below the least."""
+    for device in dict.fromkeys(devices_of(config)):
+        least, most = bounds_on(config, device)
+        if most < least:
+            kind = "cpu" if device_id(device, gpu=has_gpu()) == "-1" else "gpu"
+            named = []
+            for end in ("min", "max"):
+                special = getattr(config.serving, f"{kind}_{end}_workers") is not None
+                named.append(f"{kind}.{end}Workers" if special else f"{end}Workers")
+            smallest, largest = named
+            yield (
+                f"{config.provenance[largest]}: {largest}={most}: expected at least {smallest}, which is {least} "
+                f"({config.provenance[smallest]})"
+            )
+
+
+def _refuse_other_bytes(entries: Mapping[str, Entry], declared: Declared, findings: _Findings) -> None:
+    """Refuse undeclared keys that are not in UTF-8; values of the others are checked where they are bound."""
     for key, (value, source) in entries.items():
-        option = key.removeprefix("option.")
-        if key in declared.keys:
-            if not value.strip():
-                findings.warnings.append(f"{source}: {key} is empty: the default counts")
-        elif not is_utf8(f"{key} {value}"):
+        if key not in declared.keys and not is_utf8(f"{key} {value}"):
             findings.problems.append(f"{source}: {key}: expected UTF-8 text")
-        elif key in declared.of_others:
-            engines = " and ".join(declared.of_others[key])
-            findings.warnings.append(f"{source}: {key} has no effect: only option.rolling_batch={engines} takes it")
-        elif reason := _reason_of_no_effect(key):
-            findings.warnings.append(f"{source}: {key} has no effect: {reason}")
-        elif option != key and option not in _NOT_FOR_HANDLERS:
-            hint = did_you_mean(key, declared.keys)
-            findings.warnings.append(f"{source}: {key} is not known: passed to the handler{hint}")
-        else:
-            findings.warnings.append(f"{source}: {key} is not known{did_you_mean(key, declared.keys)}")
-
-
-def _reason_of_no_effect(key: str) -> str:
-    """Why a key that DJL or LMI knows has no effect here; "" for others."""
-    option = key.removeprefix("option.")
-    return (SERVING_WITHOUT_EFFECT if option == key else OPTIONS_WITHOUT_EFFECT).get(option, "")
 
 
 def _engine(settings: ServingSettings, options: Options, entries: Mapping[str, Entry], findings: _Findings) -> str:
     """DJL's engine of the model, which is Python whatever it says: its other engines are not there."""
     name = settings.engine or "Python"
-    if name.lower() in ABSENT_ENGINES:
+    if name.lower() in ENGINE_OF_DJL:  # of which `_engine_of_batches` has told
+        return "Python"
+    if _is_absent(settings):
         where = f"{entries['engine'].source}: engine={name}"
         if options.engine_fallback == "error":
             findings.problems.append(f"{where}: there is no such engine here (option.engine_fallback=error)")
         else:
             findings.warnings.append(f"{where}: there is no such engine here: the model is served with engine=Python")
     elif name.lower() not in PYTHON_ENGINES:
-        hint = did_you_mean(name, ("Python", *ABSENT_ENGINES))
+        hint = did_you_mean(name, ("Python", *ENGINE_OF_DJL, *ABSENT_ENGINES))
         findings.problems.append(f"{entries['engine'].source}: engine={name}: expected Python{hint}")
     return "Python"
 
 
-def _with_engine_that_is_there(options: Options, entries: Mapping[str, Entry], findings: _Findings) -> Options:
-    """The options, with the built-in engine where `option.rolling_batch` names one that is not there."""
-    name = options.rolling_batch
-    if name not in ABSENT:
-        return options
-    where = f"{entries['option.rolling_batch'].source}: option.rolling_batch={name}"
-    if options.engine_fallback == "error":
-        findings.problems.append(f"{where}: there is no such engine here (option.engine_fallback=error)")
-    else:
-        findings.warnings.append(f"{where}: there is no such engine here: the built-in one serves the model")
-    return msgspec.structs.replace(options, rolling_batch=BUILT_IN)
+def _batches_itself(options: Options) -> bool:
+    """Whether a handler of LMI's batches continuously though `rolling_batch` says otherwise."""
+    return options.rolling_batch == "disable" and (options.async_mode or options.entry_point in ASYNC_HANDLERS)
 
 
-def _batching_itself(options: Options) -> Options:
-    """The options, with continuous batching for LMI's async handlers, which have it whatever `rolling_batch` says."""
-    if options.rolling_batch == "disable" and (options.async_mode or options.entry_point in ASYNC_HANDLERS):
-        return msgspec.structs.replace(options, rolling_batch=BUILT_IN)
-    return options
+def _has_own_code(options: Options, directory: Path | None, name: str) -> bool:
+    """Whether the model's settings reach code of its own: a handler, formatters or an engine."""
+    if options.entry_point not in ("", *BUILT_IN_HANDLERS) or ":" in options.rolling_batch:
+        return True
+    return directory is not None and any((directory / file).is_file() for file in script_names(name))
 
 
-def _check_directory(options: Options, spec: ModelSpec, directory: Path | None, findings: _Findings) -> None:
-    """Warn about requirements that may not be installed, and refuse a directory with nothing to serve."""
+def _warn_of_requirements(options: Options, directory: Path | None, findings: _Findings) -> None:
+    """Warn about requirements that change other models' packages, or count for nothing."""
     if directory is None:
         return
-    requirements = directory / "requirements.txt"
-    if requirements.is_file():
-        install = shlex.join(
-            [options.python_executable or sys.executable, *"-m pip install -r".split(), str(requirements)]
+    if not options.enable_venv and (directory / "requirements.txt").is_file():
+        whose = options.python_executable or "the server"
+        findings.warnings.append(
+            f"{directory}/requirements.txt changes the packages of {whose} (option.enable_venv=false)"
         )
-        findings.warnings.append(f"{requirements} is not installed by the server; if it has not been yet: {install}")
-    if options.model_id or options.entry_point:
-        return
-    handlers = ("model.py", f"{spec.name}.py", "config.json", "MAR-INF")
-    if not any((directory / name).exists() for name in handlers):
-        findings.problems.append(
-            f"{directory}: nothing to serve: there is no model.py and no config.json, and neither option.model_id nor "
-            "option.entryPoint is set"
-        )
+    if (directory / "requirements").is_dir() and not (directory / "requirements.txt").is_file():
+        findings.warnings.append(f"{directory}/requirements has no effect: there is no requirements.txt beside it")
+
+
+def nothing_to_serve(config: ModelConfig) -> str:
+    """That neither the model's directory nor its settings say who answers; "" where they do."""
+    names = (*script_names(config.name), "config.json")
+    if config.option.model_id or config.option.entry_point:
+        return ""
+    if config.path and any(Path(config.path, name).is_file() for name in names):
+        return ""
+    engine = config.serving.engine
+    java = f"; models of DJL's {engine} are not served here" if _is_absent(config.serving) else ""
+    return (
+        f"{config.path or config.url or 'the model'}: nothing to serve: there is no {' and no '.join(names[1:])}, and "
+        f"neither option.model_id nor option.entryPoint is set{java}"
+    )
+
+
+def _is_absent(settings: ServingSettings) -> bool:
+    return settings.engine.lower() in ABSENT_ENGINES
 
 
 def _handler_properties(entries: Mapping[str, Entry]) -> dict[str, str]:
     """Settings as a DJL handler sees them; where option.x and x are both set, option.x wins."""
     top = {key: entry.value for key, entry in entries.items() if not key.startswith("option.")}
     options = {key.removeprefix("option."): entry.value for key, entry in entries.items() if key.startswith("option.")}
-    return {key: value for key, value in (top | options).items() if key not in _NOT_FOR_HANDLERS}
+    return {key: value for key, value in top.items() if key not in NOT_OF_CALLS} | options

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from ..core.errors import ModelLoadError
 from .settings import Options, ServingSettings
+
+#: Of a model's properties, handlers get these with no call but the first: in an Input's properties, batch_size is the
+#: size of the batch that the Input holds.
+NOT_OF_CALLS: Final = frozenset({"batch_size", "max_dynamic_batch_size"})
 
 
 def read_json_object(file: Path) -> dict[str, Any]:
@@ -29,6 +33,15 @@ def read_json_object(file: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ModelLoadError(f"{file}: expected a JSON object")
     return found
+
+
+def script_names(name: str) -> tuple[str, str]:
+    """The files of a model directory that have the user's code where no setting names one, the first one first.
+
+    Args:
+        name: the model's; of one with an owner, what follows it counts.
+    """
+    return f"{name.rpartition('/')[2]}.py", "model.py"
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +65,20 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
         return cls(generation_config=read_json_object(path / "generation_config.json"))
 
 
+class Runtime(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model's workers run with, which the server finds out, or makes, before it starts them.
+
+    Attributes:
+        executable: their interpreter; "" for the server's own.
+        venv: the virtual environment that `executable` belongs to, where it is one of the model's own; else "".
+        package_path: a directory with `djl_python` alone, for the interpreter to find it; "" where it does so anyway.
+    """
+
+    executable: str = ""
+    venv: str = ""
+    package_path: str = ""
+
+
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Everything known about a model before it is loaded and, once it is, its checkpoint. Round-trips through msgpack.
 
@@ -67,6 +94,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
             "config.properties:2", "default".
         cache_dir: directory for downloads; "" for the default below the home directory.
         warnings: complete sentences for the start-up log.
+        runtime: what its workers run with.
+        adapters: name -> absolute directory of each LoRA adapter that requests may name.
         checkpoint: what the handler found when it loaded the model.
     """
 
@@ -83,7 +112,18 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     provenance: dict[str, str] = {}
     cache_dir: str = ""
     warnings: tuple[str, ...] = ()
+    runtime: Runtime = Runtime()
+    adapters: dict[str, str] = {}
     checkpoint: Checkpoint = Checkpoint()
+
+    def said(self, key: str, value: object) -> str:
+        """A setting as errors cite it, with where it was set: `serving.properties:3: option.dtype=fp16`."""
+        return f"{self.where(key)}{key}={value}"
+
+    def where(self, key: str) -> str:
+        """Where a setting was set, as a line about it begins: `serving.properties:3: `; "" where it has its default."""
+        source = self.provenance.get(key, "default")
+        return "" if source == "default" else f"{source}: "
 
     @property
     def label(self) -> str:

@@ -8,6 +8,7 @@ encoded name is the key as the user writes it; `Meta(extra=...)` holds what msgs
     aliases      other keys for the same setting
     spellings    other spellings of values
     without_effect  values of other engines, and why they have no effect here
+    entry        vLLM's name of the value in an object: {"image": 4}
     expected     the words for "expected ..." where type and bounds don't say it
 """
 
@@ -26,8 +27,7 @@ DEVICES_EXPECTED: Final = "* or a list such as gpu0;gpu1"
 Degree = Positive | Literal["max"]
 #: vLLM's names of syntaxes that are not parsed here.
 _OTHER_PARSERS: Final = dict.fromkeys(
-    "deepseek_v3 deepseek_v31 functiongemma gigachat3 glm45 glm47 granite-20b-fc hunyuan_a13b internlm jamba kimi_k2 "
-    "llama4_pythonic longcat minimax minimax_m2 openai qwen3_coder qwen3_xml seed_oss step3 xlam".split(),
+    ("deepseek_v32", "ernie45", "openai", "step3p5", "xlam"),
     "this syntax is not parsed here, and the chat template says which the model's is",
 )
 
@@ -35,7 +35,13 @@ _OTHER_PARSERS: Final = dict.fromkeys(
 class ServingSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The top-level keys of serving.properties: queue, batching and workers of one model."""
 
-    engine: Annotated[str, Meta(description="DJL's engine: Python. Models of its others run on Python's.")] = ""
+    engine: Annotated[
+        str,
+        Meta(
+            description="DJL's engine: Python; DeepSpeed has DeepSpeed serve the model, where it is installed. "
+            "Models of its others run on Python's."
+        ),
+    ] = ""
     job_queue_size: Annotated[
         int, Meta(ge=1, description="Requests that may wait for a worker; one more is refused at once.")
     ] = 1000
@@ -51,9 +57,32 @@ class ServingSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_batch_delay_ms: Annotated[
         int, Meta(ge=0, description="How long a dynamic batch waits for more requests, in milliseconds.")
     ] = field(default=100, name="max_batch_delay")
-    min_workers: Annotated[int, Meta(ge=1, description="Worker processes that always run.")] = field(
-        default=1, name="minWorkers"
-    )
+    min_workers: Annotated[
+        int, Meta(ge=1, description="Worker processes that always run.", extra={"aliases": ["min_workers"]})
+    ] = field(default=1, name="minWorkers")
+    max_workers: Annotated[
+        Positive | None,
+        Meta(
+            description="Worker processes at most: further ones start while requests wait, and each has a copy of the "
+            "model; unset: minWorkers.",
+            extra={"aliases": ["max_workers"]},
+        ),
+    ] = field(default=None, name="maxWorkers")
+    cpu_min_workers: Annotated[
+        Positive | None, Meta(description="minWorkers of a CPU.", extra={"aliases": ["cpu.min_workers"]})
+    ] = field(default=None, name="cpu.minWorkers")
+    cpu_max_workers: Annotated[
+        Positive | None, Meta(description="maxWorkers of a CPU.", extra={"aliases": ["cpu.max_workers"]})
+    ] = field(default=None, name="cpu.maxWorkers")
+    gpu_min_workers: Annotated[
+        Positive | None, Meta(description="minWorkers of a GPU.", extra={"aliases": ["gpu.min_workers"]})
+    ] = field(default=None, name="gpu.minWorkers")
+    gpu_max_workers: Annotated[
+        Positive | None, Meta(description="maxWorkers of a GPU.", extra={"aliases": ["gpu.max_workers"]})
+    ] = field(default=None, name="gpu.maxWorkers")
+    max_idle_time_s: Annotated[
+        float, Meta(gt=0, description="Seconds that a worker beyond minWorkers may have nothing to do before it ends.")
+    ] = field(default=60.0, name="max_idle_time")
     retry_threshold: Annotated[
         int, Meta(ge=0, description="Failed worker starts in a row that are tolerated before the model is FAILED.")
     ] = 0
@@ -62,10 +91,23 @@ class ServingSettings(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             pattern=DEVICES_PATTERN,
             description="Devices that get minWorkers workers each: a list separated by semicolons (cpu, gpu0, 0); "
-            "*: the one of option.device alone.",
+            "*: every GPU, or every group of as many as share the model, unless option.device names one; else the CPU.",
             extra={"expected": DEVICES_EXPECTED},
         ),
     ] = "*"
+    batch_share: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=1,
+            description="Part of the requests that run at once in a worker that batches (/v1/batches) get, at least "
+            "one.",
+        ),
+    ] = 0.5
+    batch_busy_share: Annotated[
+        float,
+        Meta(ge=0, le=1, description="That part while there are other requests, and for 5 s after; at least one."),
+    ] = 0.125
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +119,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     model_id: Annotated[
         str,
         Meta(
-            description="Checkpoint: a local path, a Hugging Face Hub id, or s3://bucket/prefix.",
+            description="Checkpoint: a local path, a Hugging Face Hub id, s3://bucket/prefix or template://name.",
             extra={"aliases": ["s3url", "model"]},
         ),
     ] = ""
@@ -86,18 +128,25 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     entry_point: Annotated[
         str,
         Meta(
-            description="Handler: a .py file of the model directory, a module, or module:attribute.",
+            description="Handler: a .py file of the model directory or behind http(s), a module, or module:attribute.",
             extra={"environment": "DJL_ENTRY_POINT", "aliases": ["entry_point"]},
         ),
     ] = field(default="", name="entryPoint")
     handler: Annotated[str, Meta(min_length=1, description="Function of the entry point that answers.")] = "handle"
+    trial_request: Annotated[
+        str,
+        Meta(
+            description="File of the model directory that is sent, as to /invocations, to a model that is loaded "
+            "again; without a good answer, the one that serves stays. Unset: the built-in handler generates a token."
+        ),
+    ] = ""
     predict_timeout: Annotated[
         float,
         Meta(
             gt=0,
             description="Seconds an answer may take, once a worker has its request; of a stream, the first piece, and "
             "each one after it.",
-            extra={"environment": "PREDICT_TIMEOUT"},
+            extra={"environment": "PREDICT_TIMEOUT", "aliases": ["prediction_timeout"]},
         ),
     ] = 120.0
     model_loading_timeout: Annotated[
@@ -120,7 +169,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(
             ge=1,
-            description="Groups of layers on devices of their own: 1, as devices share each layer.",
+            description="Groups of layers on devices of their own, from the worker's own on, which compute in turn; of "
+            "the built-in engine instead of a tensor_parallel_degree.",
             extra={"aliases": ["pipeline_parallel_size"], "environment": "PIPELINE_PARALLEL_DEGREE"},
         ),
     ] = 1
@@ -128,9 +178,17 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(
             min_length=1,
-            description="Continuous batching: auto, a known engine's name, or module:Class; disable: LMI's "
-            "dynamic-batch schema, batch_size sequences at once.",
-            extra={"spellings": {"scheduler": "auto"}},  # LMI's old name for its own engine
+            description="Continuous batching: auto (vLLM on a GPU where it is installed, else the built-in engine), "
+            "builtin, another engine's name, or module:Class; disable: LMI's dynamic-batch schema, batch_size "
+            "sequences at once.",
+            # LMI's old names for its own engine and for its own copy of vLLM; what people write for others.
+            extra={
+                "spellings": {
+                    "scheduler": "builtin",
+                    **dict.fromkeys(("lmi-dist", "lmi_dist", "lmidist"), "vllm"),
+                    **dict.fromkeys(("tensorrt-llm", "tensorrt_llm", "tensorrtllm", "trt-llm"), "trtllm"),
+                }
+            },
         ),
     ] = "auto"
     engine_fallback: Annotated[
@@ -186,7 +244,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             description="Number format of the weights; auto: the checkpoint's, or fp16 for bf16 on a GPU without bf16. "
             "On a CPU, fp16 is computed as bf16.",
             extra={
-                "spellings": {"float32": "fp32", "float": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16"}
+                "aliases": ["data_type"],
+                "spellings": {
+                    **dict.fromkeys(("float32", "float", "torch.float32"), "fp32"),
+                    **dict.fromkeys(("float16", "half", "torch.float16"), "fp16"),
+                    **dict.fromkeys(("bfloat16", "torch.bfloat16"), "bf16"),
+                },
+                "without_effect": {"int8": "option.quantize=int8 rounds weights to 8 bits"},
             },
         ),
     ] = "auto"
@@ -204,7 +268,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     ] = "auto"
     output_formatter: Annotated[
         str | None,
-        Meta(description="Shape of answers: json, jsonlines, sse, or a formatter's name; unset: by request."),
+        Meta(
+            description="Shape of answers: json, jsonlines, sse, or a formatter's name; unset: by request. "
+            "Chats and completions are streams only if they ask for one."
+        ),
     ] = None
     tgi_compat: Annotated[bool, Meta(description="Answer in Text Generation Inference's shapes.")] = False
     tgi_dialect: Annotated[
@@ -221,7 +288,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     compute_type: Annotated[
         HeaderValue,
         Meta(
-            description="TGI: what the header x-compute-type says; unset: device.",
+            description="TGI: what the header x-compute-type says; unset: cpu or gpu.",
             extra={"environment": "COMPUTE_TYPE"},
         ),
     ] = ""
@@ -251,15 +318,57 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     allow_remote_images: Annotated[
         bool, Meta(description="Fetch the http(s) URLs of images in chats; otherwise only data: URLs are taken.")
     ] = False
-    max_images: Annotated[int, Meta(ge=1, description="Images of a chat at most.")] = 16
+    max_images: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Images of a chat at most.",
+            extra={"aliases": ["limit_mm_per_prompt"], "entry": "image"},
+        ),
+    ] = 16
+    chat_template: Annotated[
+        str,
+        Meta(
+            description="Chat template instead of the checkpoint's: a file, also one of the model directory, or the "
+            "template itself.",
+        ),
+    ] = ""
     tool_call_parser: Annotated[
         str,
         Meta(
-            description="Syntax of the model's tool calls: hermes, qwen, llama3_json, mistral, granite, "
-            "phi4_mini_json, pythonic, lfm2, olmo3, or module:Class; unset: what the chat template tells.",
+            description="Syntax of the model's tool calls, by vLLM's names: hermes, llama3_json, mistral, pythonic, "
+            "qwen3_coder, deepseek_v3, glm45 and others, or module:Class; unset: what the chat template tells.",
             extra={"without_effect": _OTHER_PARSERS},
         ),
     ] = ""
+    enable_reasoning: Annotated[
+        bool | None,
+        Meta(
+            description="Split the reasoning off the answers of chats (reasoning_content); unset: if "
+            "option.reasoning_parser is set."
+        ),
+    ] = None
+    reasoning_parser: Annotated[
+        str,
+        Meta(
+            description="How the model marks its reasoning: a name of vLLM's such as deepseek_r1, qwen3, mistral, "
+            "granite, or module:Class; unset: what the chat template tells."
+        ),
+    ] = ""
+    enable_stateful_sessions: Annotated[
+        bool,
+        Meta(
+            description="Open and close sessions (requestType NEW_SESSION and CLOSE), and take requests in them; the "
+            "built-in handler keeps nothing in a session."
+        ),
+    ] = True
+    sessions_path: Annotated[
+        str,
+        Meta(description="Directory of sessions; unset: djl_sessions in /dev/shm, or among temporary files."),
+    ] = ""
+    sessions_expiration_s: Annotated[int, Meta(ge=1, description="Seconds until a session expires.")] = field(
+        default=1200, name="sessions_expiration"
+    )
     infer_do_sample: Annotated[
         bool, Meta(description="Sample when a request has sampling parameters, even without do_sample.")
     ] = False
@@ -276,6 +385,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             description="Interpreter of the workers; unset: the server's.", extra={"environment": "PYTHON_EXECUTABLE"}
         ),
     ] = field(default="", name="pythonExecutable")
+    enable_venv: Annotated[
+        bool,
+        Meta(
+            description="Install the model's requirements.txt into a virtual environment of its own; false: into the "
+            "interpreter's own packages, which may be the server's."
+        ),
+    ] = True
     env: Annotated[
         str,
         Meta(

@@ -17,6 +17,9 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from ..core.errors import ConfigError
+from ..core.faults import Faults
+from ..core.names import did_you_mean
+from .binding import unquoted
 from .server import ServerConfig
 from .settings import DEVICES_EXPECTED, DEVICES_PATTERN
 from .sources import ARCHIVE_SUFFIXES, shown_url
@@ -29,6 +32,7 @@ MODEL_MARKERS: Final = ("serving.properties", "model.py", "config.json", "MAR-IN
 _SEPARATORS = re.compile(r"[, ]+")
 #: A name is a segment of URLs, or a hub's id, owner/name: clients send those as the model's name.
 _NAME = re.compile(r"[^\s/?#%]+|[\w.-]+/[\w.-]+")
+_VERSION = re.compile(r"[^\s/?#%:]{1,128}")
 _HUB_ENDPOINT = re.compile(r"\[?[\w-][\w.-]*/[\w.-]+(?::.*)?\]?")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _NOT_MODELS = frozenset({"__pycache__", "lost+found"})
@@ -48,13 +52,18 @@ def reading_models() -> Iterator[None]:
 
 
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One model to serve. Empty fields were not given; `url` is a local path or a URL."""
+    """One model to serve. Empty fields were not given; `url` is a local path or a URL.
+
+    `parameters` are pairs of a setting's key and its value, as text, that came with the registration at run time: they
+    are stronger than every other source of settings.
+    """
 
     name: str
     version: str = ""
     engine: str = ""
     devices: str = ""
     url: str
+    parameters: tuple[tuple[str, str], ...] = ()
 
 
 def split_model_specs(text: str) -> list[str]:
@@ -78,14 +87,7 @@ def parse_model_spec(text: str) -> ModelSpec:
     # Three splits at most: a device may be written cuda:0.
     fields = endpoint.removeprefix("[").removesuffix("]").split(":", 3)
     name, version, engine, devices = [*fields, "", "", ""][:4]
-    name = name or infer_name(url)
-    if not _NAME.fullmatch(name):
-        raise ConfigError(
-            f"model {text!r}: {name!r} can't be a model's name: no blanks, ?, # or %, and one / as in owner/name"
-        )
-    if devices and not re.match(DEVICES_PATTERN, devices):
-        raise ConfigError(f"model {text!r}: devices {devices!r}: expected {DEVICES_EXPECTED}")
-    return ModelSpec(name=name, version=version, engine=engine, devices=devices, url=url)
+    return _checked(ModelSpec(name=name, version=version, engine=engine, devices=devices, url=url), text)
 
 
 def infer_name(url: str) -> str:
@@ -102,6 +104,29 @@ def infer_name(url: str) -> str:
 
 
 @reading_models()
+def registered_spec(
+    url: str,
+    model_store: str,
+    *,
+    name: str = "",
+    version: str = "",
+    engine: str = "",
+    devices: str = "",
+    parameters: Mapping[str, str] | None = None,
+) -> ModelSpec:
+    """The spec of a model that is registered at run time; a relative path may be one in the model store.
+
+    Raises:
+        ConfigError: the name or the version can't be one, or the devices are invalid.
+    """
+    given = tuple((parameters or {}).items())
+    spec = ModelSpec(name=name, version=version, engine=engine, devices=devices, url=url, parameters=given)
+    if version and not _VERSION.fullmatch(version):
+        raise ConfigError(f"{version!r} can't be a model's version: no blanks, /, ?, #, % or :")
+    return _in_store(_checked(spec, shown_url(url)), model_store)
+
+
+@reading_models()
 def find_models(
     server: ServerConfig, specs: Sequence[str | ModelSpec] = (), environ: Mapping[str, str] = os.environ
 ) -> list[ModelSpec]:
@@ -111,7 +136,8 @@ def find_models(
     set. ALL stands for all models of the model store, NONE for no model; HF_MODEL_ID adds one.
 
     Raises:
-        ConfigError: a spec is wrong, the model store is not a directory, or two models have one name and version.
+        ConfigError: a spec is wrong, the model store is not a directory, or two models have one name and version; a
+            line for each.
     """
     in_environment = server.provenance.get("load_models", "").startswith("environment")
     if specs and in_environment:
@@ -120,23 +146,40 @@ def find_models(
     for spec in [server.load_models] if in_environment else specs or [server.load_models]:
         items += [spec] if isinstance(spec, ModelSpec) else split_model_specs(spec)
     found: list[ModelSpec] = []
+    faults = Faults()
     for item in items:
-        if item == "ALL":
-            found += _scan(server.model_store)
-        elif isinstance(item, ModelSpec):
-            found.append(item)
-        elif item != "NONE":
-            found.append(_in_store(parse_model_spec(item), server.model_store))
+        with faults.collected():
+            if item == "ALL":
+                found += _scan(server.model_store)
+            elif isinstance(item, ModelSpec):
+                found.append(item)
+            elif item != "NONE":
+                found.append(_in_store(parse_model_spec(item), server.model_store))
     found += _from_environment(environ, found)
     seen: dict[tuple[str, str], ModelSpec] = {}
     for spec in found:
         other = seen.setdefault((spec.name, spec.version), spec)
         if other is not spec:
             version = f" version {spec.version}" if spec.version else ""
-            raise ConfigError(
-                f"two models are called {spec.name}{version}: {shown_url(other.url)} and {shown_url(spec.url)}"
+            faults.add(
+                [f"two models are called {spec.name}{version}: {shown_url(other.url)} and {shown_url(spec.url)}"]
             )
+    faults.refuse(ConfigError)
     return found
+
+
+def check_default_model(server: ServerConfig, specs: Sequence[ModelSpec]) -> None:
+    """Refuse a default model that is none of the models.
+
+    Raises:
+        ConfigError: names those that there are.
+    """
+    name, names = server.default_model, [spec.name for spec in specs]
+    if name and name not in names:
+        source = server.provenance.get("default_model", "default")
+        raise ConfigError(
+            f"{source}: default_model={name}: no such model; there is {', '.join(names)}{did_you_mean(name, names)}"
+        )
 
 
 def model_directory(path: Path) -> Path:
@@ -148,6 +191,22 @@ def model_directory(path: Path) -> Path:
             return path
         inner = entries[0]
     return inner
+
+
+def _checked(spec: ModelSpec, text: str) -> ModelSpec:
+    """The spec, with a name if it has none.
+
+    Raises:
+        ConfigError: `text` has a name that a URL path can't carry, or invalid devices.
+    """
+    name = spec.name or infer_name(spec.url)
+    if not _NAME.fullmatch(name) or name in (".", ".."):
+        raise ConfigError(
+            f"model {text!r}: {name!r} can't be a model's name: no blanks, ?, # or %, and one / as in owner/name"
+        )
+    if spec.devices and not re.match(DEVICES_PATTERN, spec.devices):
+        raise ConfigError(f"model {text!r}: devices {spec.devices!r}: expected {DEVICES_EXPECTED}")
+    return msgspec.structs.replace(spec, name=name)
 
 
 def _split_endpoint(text: str) -> tuple[str, str]:
@@ -194,8 +253,10 @@ def _is_empty(directory: Path) -> bool:
 
 
 def _from_environment(environ: Mapping[str, str], found: Sequence[ModelSpec]) -> Iterator[ModelSpec]:
-    """HF_MODEL_ID's model; else OPTION_MODEL_ID's, if no other model was found (a container without model files)."""
-    model_id = environ.get("HF_MODEL_ID", "").strip() or ("" if found else environ.get("OPTION_MODEL_ID", "").strip())
+    """HF_MODEL_ID's model; else OPTION_MODEL_ID's, or TGI's MODEL_ID's, if no other model was found."""
+    model_id = unquoted(environ.get("HF_MODEL_ID", ""))
+    if not model_id and not found:
+        model_id = unquoted(environ.get("OPTION_MODEL_ID", "")) or unquoted(environ.get("MODEL_ID", ""))
     if not model_id:
         return
     if Path(model_id).is_dir():

@@ -8,11 +8,13 @@ from typing import Final
 import msgspec
 
 from .binding import Setting, settings_of
-from .engines import all_options
+from .engines import ENGINES, all_options, row_of
 from .environment import CONTAINER_MAPS
+from .keys.without_effect import OPTIONS_WITHOUT_EFFECT, SERVER_WITHOUT_EFFECT, SERVING_WITHOUT_EFFECT
+from .sagemaker.secure_mode import CHANNELS, CONTROLS, SECURE_MODE
+from .sagemaker.variables import MULTI_MODEL, OF_THE_SERVER, PORT
 from .server import ServerConfig
 from .settings import Options, ServingSettings
-from .without_effect import OPTIONS_WITHOUT_EFFECT, SERVING_WITHOUT_EFFECT
 
 
 def _tables() -> Iterator[tuple[str, type[msgspec.Struct], str]]:
@@ -29,15 +31,34 @@ _VARIABLES: Final = {
     "HF_MODEL_ID": "A model to serve, beside those that are named otherwise: a path, a URL, or a hub id.",
     "OPTION_MODEL_ID": "A model to serve, where no model is named otherwise; else `option.model_id` of models that set "
     "none.",
+    "MODEL_ID": "A model to serve, as TGI has it, where no model is named otherwise.",
     "MODEL_SERVER_HOME": "Where `conf/config.properties`, or `config.properties`, is looked for if `-f` names none.",
     "MAX_CONCURRENT_REQUESTS": "`job_queue_size`, where `SERVING_JOB_QUEUE_SIZE` does not set it.",
     "SERVING_DOWNLOAD_DIR": "Where what is downloaded and unpacked is kept; unset: `DJL_CACHE_DIR`, or "
     "`~/.cache/djl-serving`. What comes from the hub is where its client keeps it (`HF_HOME`).",
     "DJL_CACHE_DIR": "Where what is downloaded and unpacked is kept, if `SERVING_DOWNLOAD_DIR` is unset.",
-    "DJL_OFFLINE": "`true` or `1`: workers do not ask the hub (`HF_HUB_OFFLINE=1`).",
+    PORT: "The port of `inference_address`, where `SERVING_INFERENCE_ADDRESS` does not set it.",
+    "SAGEMAKER_CONTAINER_LOG_LEVEL": "`--log-level`, where the command line has none; a name, or Python's number (20).",
+    SECURE_MODE: "`true`: models that violate one of `SAGEMAKER_SECURITY_CONTROLS` are refused.",
+    CONTROLS: "What secure mode forbids, separated by commas.",
+    CHANNELS: "Directories that secure mode looks through, separated by commas.",
+    "DJL_VENV_DIR": "Where models' virtual environments are; unset: `venvs`, in the directory of downloads.",
+    "DJL_API_KEY": "The bearer token that `djl-serving chat`, `run`, `bench` and `batch` send to a server.",
+    "XDG_STATE_HOME": "Where `djl-serving chat` keeps the questions of earlier chats, in `djl-serving`; unset: "
+    "`~/.local/state`.",
+    "OTEL_EXPORTER_OTLP_ENDPOINT": "The collector that gets traces of requests "
+    "([operations](operations.md#traces)); unset: there are none. OpenTelemetry's other variables count too.",
+    "OTEL_TRACES_EXPORTER": "`otlp`: requests are traced; `none`: they are not, whatever else says so.",
+    "OTEL_SDK_DISABLED": "`true`: requests are not traced.",
+    "TORCH_EXTENSIONS_DIR": "Where DeepSpeed's engine compiles what it needs of extensions; unset: in its environment.",
+    "CUDA_VISIBLE_DEVICES": "The GPUs that models may use, by number or name; here they are counted from 0.",
+    "DJL_OFFLINE": "`true` or `1`: workers do not ask the hub (`HF_HUB_OFFLINE=1`), and pip finds packages in the "
+    "model's `requirements/` alone.",
 }
 _NOTES: Final = {
     "SM_NUM_GPUS": "; 0 counts as unset",
+    MULTI_MODEL: ": `true` stands for `NONE` and `open`; models come by requests",
+    "SAGEMAKER_MAX_PAYLOAD_IN_MB": ", in MiB",
     "ENABLE_CUDA_GRAPHS": " (the opposite), and has no effect",
 }
 
@@ -54,6 +75,11 @@ def settings_table() -> str:
 def environment_table() -> str:
     """Markdown: a table of the variables that do not belong to one setting."""
     rows = [f"| `{name}` | {meaning} |" for name, meaning in _VARIABLES.items()]
+    of_the_server: dict[str, list[str]] = {}
+    for name, key, _ in OF_THE_SERVER:
+        of_the_server.setdefault(name, []).append(f"`{key}`")
+    for name, keys in of_the_server.items():
+        rows.append(f"| `{name}` | {', '.join(keys)}{_NOTES.get(name, '')}. |")
     for name, (key, _) in CONTAINER_MAPS.items():
         rows.append(f"| `{name}` | `{key}`, where nothing else sets it{_NOTES.get(name, '')}. |")
     return "\n".join(["| variable | meaning |", "| --- | --- |", *rows]) + "\n"
@@ -62,9 +88,17 @@ def environment_table() -> str:
 def without_effect_table() -> str:
     """Markdown: a table of the settings that DJL and the engines of LMI have and that have no effect here."""
     reasons: dict[str, list[str]] = {}
-    for keys, prefix in ((OPTIONS_WITHOUT_EFFECT, "option."), (SERVING_WITHOUT_EFFECT, "")):
+    for keys, prefix in (
+        (OPTIONS_WITHOUT_EFFECT, "option."),
+        (SERVING_WITHOUT_EFFECT, ""),
+        (SERVER_WITHOUT_EFFECT, ""),
+    ):
         for key, reason in keys.items():
-            reasons.setdefault(reason, []).append(f"`{prefix}{key}`")
+            if (name := f"`{prefix}{key}`") not in reasons.setdefault(reason, []):
+                reasons[reason].append(name)
+    for row in filter(None, map(row_of, ENGINES)):
+        for key, reason in row.options_without_effect.items():
+            reasons.setdefault(f"with option.rolling_batch={row.name}: {reason}", []).append(f"`option.{key}`")
     rows = [f"| {', '.join(names)} | {reason} |" for reason, names in reasons.items()]
     return "\n".join(["| settings | why they have no effect |", "| --- | --- |", *rows]) + "\n"
 

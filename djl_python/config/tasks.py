@@ -48,15 +48,43 @@ _CLASSES: Final[Mapping[str, str]] = {
     "text2text-generation": "AutoModelForSeq2SeqLM",
     "token-classification": "AutoModelForTokenClassification",
 }
-#: DJL's and others' names of tasks.
+#: DJL's, vLLM's and others' names of tasks.
 _ALIASES: Final[Mapping[str, str]] = {
+    "classify": "text-classification",
     "conversational": "text-generation",
+    "embed": "feature-extraction",
+    "embedding": "feature-extraction",
+    "generate": "text-generation",
     "sentiment-analysis": "text-classification",
     "summarization": "text2text-generation",
     "text-embedding": "feature-extraction",
     "text_embedding": "feature-extraction",
+    "transcription": "automatic-speech-recognition",
     "translation": "text2text-generation",
 }
+#: What DJL's HuggingFaceService (`djl_python.huggingface`) does beside generating text.
+_OF_THE_SERVICE: Final = frozenset(
+    "fill-mask question-answering text-classification text2text-generation token-classification".split()
+)
+#: Values of option.entryPoint for the built-in handler: our name, and the names of LMI's handlers. The rest of its
+#: values name code of the user's.
+BUILT_IN_HANDLERS: Final = frozenset(
+    {
+        "text-generation",
+        "djl_python.deepspeed",
+        "djl_python.fastertransformer",
+        "djl_python.huggingface",
+        "djl_python.lmi_trtllm.trtllm_async_service",
+        "djl_python.lmi_vllm.vllm_async_service",
+        "djl_python.tensorrt_llm",
+        "djl_python.transformers-neuronx",
+        "djl_python.transformers_neuronx",
+    }
+)
+#: LMI's handlers of models that make images.
+IMAGE_HANDLERS: Final = frozenset({"djl_python.stable-diffusion", "djl_python.stable_diffusion_inf2"})
+#: Those of them that are LMI's Transformers handler, or stand for none.
+_ENTRY_POINTS_OF_THE_SERVICE: Final = frozenset({"", "djl_python.huggingface", "djl_python.deepspeed"})
 TEXT_GENERATION: Final = "text-generation"
 TASKS: Final[Mapping[str, Task]] = {
     task.name: task
@@ -107,9 +135,36 @@ def task_of(config: ModelConfig) -> Task:
     known = _ALIASES.get(name, name)
     if known not in TASKS:
         raise ModelLoadError(
-            f"option.task={name}: no built-in handler does that; expected {', '.join(TASKS)}. {_could_serve(known)}"
+            f"{config.said('option.task', name)}: no built-in handler does that; expected {', '.join(TASKS)}. "
+            f"{_could_serve(known)}"
         )
     return TASKS[known]
+
+
+def service_takes(config: ModelConfig) -> bool:
+    """Whether DJL's HuggingFaceService may answer, which is so where nothing names an engine that batches."""
+    option = config.option
+    batches = config.properties.get("rolling_batch", "").strip().lower() not in ("", "auto", "disable")
+    return not (batches or option.async_mode) and option.entry_point in _ENTRY_POINTS_OF_THE_SERVICE
+
+
+def service_task(config: ModelConfig, path: Path | None) -> str:
+    """The task that DJL's HuggingFaceService does with the model, where the built-in handler doesn't; "" if it does.
+
+    As in LMI, whose Transformers handler takes such models.
+
+    Args:
+        path: the checkpoint's directory; None: it is not here, and `option.task` alone tells.
+
+    Raises:
+        ModelLoadError: config.json is broken.
+    """
+    if not service_takes(config):
+        return ""
+    task = _ALIASES.get(config.option.task, config.option.task)
+    if not task and path is not None:
+        task = _other_task(read_json_object(path / "config.json"))
+    return task if task in _OF_THE_SERVICE else ""
 
 
 def check_is_for(task: str, path: Path) -> None:
@@ -129,6 +184,11 @@ def check_is_for(task: str, path: Path) -> None:
 
 
 def _could_serve(task: str) -> str:
+    if task in _OF_THE_SERVICE:
+        return (
+            "With option.entryPoint=djl_python.huggingface and option.rolling_batch=disable it is served, one request "
+            "at a time"
+        )
     example = f", with transformers' {_CLASSES[task]} for example" if task in _CLASSES else ""
     return f"A model.py with handle(inputs) can serve it{example}"
 

@@ -6,7 +6,7 @@ wire, so messages here are plain sentences without markup.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 
 def printable(text: str) -> str:
@@ -115,6 +115,17 @@ class ModelNotFoundError(ServingError):
     kind = "model_not_found"
 
 
+class KeptNotFoundError(ServingError):
+    """The server keeps no file, or no batch, of this id. `field` is what the request calls the id."""
+
+    status = 404
+    kind = "kept_not_found"
+
+    def __init__(self, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+
+
 class ModelConflictError(ServingError):
     """A model of this name and version is registered already."""
 
@@ -127,6 +138,13 @@ class ModelNotNamedError(ServingError):
 
     status = 400
     kind = "model_not_named"
+
+
+class ForbiddenError(ServingError):
+    """The request changes the server, or shows what only its operator may see, and its client may not do that."""
+
+    status = 403
+    kind = "forbidden"
 
 
 class MethodError(ServingError):
@@ -148,6 +166,18 @@ class HeadTooLongError(TooLargeError):
 
     status = 431
     kind = "head_too_long"
+
+
+class StorageError(ServingError):
+    """The server's disk does not take what is to be kept."""
+
+    status = 507
+    kind = "storage"
+
+    @classmethod
+    def of(cls, cause: OSError) -> StorageError:
+        """The error, without the paths that the cause names."""
+        return cls(f"the server can't write this to its disk: {cause.strerror or type(cause).__name__}")
 
 
 class OverloadedError(ServingError):
@@ -198,10 +228,42 @@ class ConfigError(ServingError):
     kind = "config"
 
 
+class SourceError(ConfigError):
+    """Nothing is where a model should be."""
+
+    status = 404
+    kind = "source"
+
+
 class ModelLoadError(ServingError):
     """A model did not load. The message is one readable block, trimmed to what its owner can act on."""
 
     kind = "load"
+
+
+class MemoryLoadError(ModelLoadError):
+    """A model did not load because there is no memory for it."""
+
+    status = 507
+    kind = "load_memory"
+
+
+#: torch's, which not every process can import.
+_TORCHS_MEMORY_ERROR: Final = "OutOfMemoryError"
+
+
+def lacks_memory(error: BaseException | None) -> bool:
+    """Whether an error, or what it was raised from, says that there is no memory."""
+    while error is not None:
+        if isinstance(error, MemoryLoadError | MemoryError) or type(error).__name__ == _TORCHS_MEMORY_ERROR:
+            return True
+        error = error.__cause__
+    return False
+
+
+def load_error(message: str, *, no_memory: bool) -> ModelLoadError:
+    """The error of a model that did not load for the reason that another process gives."""
+    return MemoryLoadError(message) if no_memory else ModelLoadError(message)
 
 
 _KINDS: dict[str, type[ServingError]] = {}

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .errors import ConfigError
+from .names import did_you_mean
 
 
 def load_object(path: str) -> Any:
@@ -61,4 +62,7 @@ def path_of(table: Mapping[str, str], name: str, what: str) -> str:
         return table[name]
     if ":" in name:
         return name
-    raise ConfigError(f"{what} {name!r} is not known; expected one of {', '.join(sorted(table))}, or module:Class")
+    raise ConfigError(
+        f"{what} {name!r} is not known; expected one of {', '.join(sorted(table))}, or module:Class"
+        f"{did_you_mean(name, table)}"
+    )

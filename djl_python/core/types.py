@@ -25,15 +25,26 @@ class FinishReason(enum.StrEnum):
     ERROR = "error"
 
 
+class FreeText(msgspec.Struct, frozen=True):
+    """Text before a constraint, such as reasoning: it begins with one of `starts`, or if `begun` with anything, and
+    goes on up to the first of `ends`. Unless `begun`, it may be missing."""
+
+    starts: tuple[str, ...]
+    ends: tuple[str, ...]
+    begun: bool
+
+
 class Grammar(msgspec.Struct, frozen=True):
     """A constraint on the generated text. `source` is a JSON schema or a regular expression as text.
 
-    `field` is the path of the request's field that asks for it, which errors name; "": errors name no field.
+    `field` is the path of the request's field that asks for it, which errors name; "": errors name no field. `before`
+    is what the model may write first.
     """
 
     kind: Literal["json_schema", "json_object", "regex"]
     source: str = ""
     field: str = ""
+    before: FreeText | None = None
 
 
 class Vocabulary(msgspec.Struct, frozen=True, array_like=True):
@@ -160,10 +171,11 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True):
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One prompt and how to generate from it, as a dialect parsed it, before tokenization.
 
-    `prompt` is text, ids, or a chat. `truncate` keeps the last n prompt tokens.
-    Where prompt and max_new_tokens exceed the context, `must_fit` refuses the request; otherwise generation ends with
-    the context. `bad_sequences` become SamplingParams.bad_words_ids once tokenized. `ignored` names accepted parameters
-    that have no effect; they are listed in the header `x-ignored-parameters`.
+    `prompt` is text, ids, or a chat. `truncate` keeps the last n prompt tokens. With `splits_reasoning`, the answer has
+    a place for a model's reasoning. Where prompt and max_new_tokens exceed the context, `must_fit` refuses the request;
+    otherwise generation ends with the context. `bad_sequences` become SamplingParams.bad_words_ids once tokenized.
+    `adapter` is one of the model's (`ModelConfig.adapters`), "" for none.
+    `ignored` names accepted parameters without effect; they are listed in the header `x-ignored-parameters`.
     """
 
     prompt: str | tuple[int, ...] | Chat
@@ -172,8 +184,10 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     text: TextOptions = TextOptions()
     add_special_tokens: bool = True
     truncate: int | None = None
+    splits_reasoning: bool = False
     must_fit: bool = False
     bad_sequences: tuple[str, ...] = ()
+    adapter: str = ""
     ignored: tuple[str, ...] = ()
 
 
@@ -185,7 +199,7 @@ class Array(msgspec.Struct, frozen=True, array_like=True):
     data: bytes
 
 
-class Images(msgspec.Struct, frozen=True, array_like=True):
+class Images(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """The images of one prompt, as the model's own processor prepared them.
 
     Attributes:
@@ -276,6 +290,7 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True):
     prompt: str  # what the model was given, as text
     prompt_tokens: int
     generated_tokens: int
+    reasoning_tokens: int | None = None  # of these, those of the reasoning and its marks; None: it is not told apart
     seed: int | None = None  # None for greedy
     prefill: tuple[Token, ...] = ()  # prompt tokens, when asked for
     cumulative_logprob: float = 0.0
@@ -286,8 +301,8 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     """What one engine step produced for one sequence of a request.
 
     `choice` numbers the sequences of the answer: prompt by prompt, and within a prompt best first. `text` is the
-    tokens' text without what was parsed as a tool call. `prompt`, in a sequence's first delta, is the model's prompt as
-    text, and `prefill` its tokens, when asked for.
+    tokens' text without what was parsed as a tool call or as `reasoning`. `prompt`, in a sequence's first delta, is the
+    model's prompt as text, and `prefill` its tokens, when asked for.
     """
 
     choice: int = 0
@@ -295,6 +310,7 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     prefill: tuple[Token, ...] = ()
     tokens: tuple[Token, ...] = ()
     text: str = ""
+    reasoning: str = ""
     tool_calls: tuple[ToolCallDelta, ...] = ()
     finish: Finish | None = None
 
@@ -330,8 +346,10 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
         device: by torch's name; "" where that isn't known.
         refusal: why native kernels that could run here do not run the model; "": they do, or there are none.
         unrounded: which weights are not as `quantize` says; "": all are.
+        offloaded: where weights are that are not on the device; "": there are none.
         weight_bytes: what a step reads of weights at least, on each device.
         cache_bytes: what the cache may grow to, on each device.
+        takes_images: whether messages may have images.
     """
 
     runner: str = ""
@@ -340,8 +358,10 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     device: str = ""
     refusal: str = ""
     unrounded: str = ""
+    offloaded: str = ""
     weight_bytes: int = 0
     cache_bytes: int = 0
+    takes_images: bool = False
 
     @property
     def summary(self) -> str:
@@ -362,6 +382,8 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.unrounded:
             said.append(f"not all weights are {self.quantize}: {self.unrounded}")
+        if self.offloaded:
+            said.append(self.offloaded)
         return tuple(said)
 
 

@@ -4,5 +4,5 @@
 engine is (`RollingBatch`, and the table of engines); `loop` takes sequences in, steps the batch, and sends one frame of
 events a step; `echo` is an engine without a model. The built-in engine has the rooms below, each of which imports only
 those before it: `devices`, `batch`, `sampling`, `checkpoints`, `reading`, `torch_backend`, `native`, `opening`,
-`drafting`, `parallel`, `builtin`.
+`drafting`, `parallel`, `builtin`; with `deepspeed`, DeepSpeed places its weights. `vllm` is another engine.
 """

@@ -9,14 +9,32 @@ import asyncio
 import contextlib
 import logging
 import socket
+from collections.abc import Coroutine
+from typing import Final
 
+from ..core import logs
 from ..core.errors import ServingError
 from ..core.types import TokenEvent
-from ..ipc.protocol import Add, AnyMessage, Cancel, Know, Step, Stop, encode_frame
+from ..ipc.protocol import (
+    AdapterChange,
+    Add,
+    AnyMessage,
+    Cancel,
+    Done,
+    EngineMetrics,
+    Expand,
+    Know,
+    Step,
+    Stop,
+    encode_frame,
+)
 from .inbox import Inbox
 from .interface import AsyncEngine, error_event
 
 log = logging.getLogger(__name__)
+
+#: Seconds between two reports of an engine's own metrics while it works. They are hundreds of numbers.
+METRICS_EVERY_S: Final = 5.0
 
 
 class AsyncLoop:
@@ -32,8 +50,10 @@ class AsyncLoop:
         self._engine = engine
         self._loop = asyncio.get_running_loop()
         self._sequences: dict[int, asyncio.Task[None]] = {}
+        self._asked: set[asyncio.Task[None]] = set()
         self._events: list[TokenEvent] = []
         self._sending = False
+        self._metrics_due = False
         self._ended: asyncio.Future[None] = self._loop.create_future()
 
     async def run(self) -> None:
@@ -42,12 +62,13 @@ class AsyncLoop:
         Raises:
             Exception: the engine's `isolate` raised it: no sequence can succeed any more.
         """
+        self._measure_soon()  # not at once: the worker is not ready yet, and the front end would not listen
         self._inbox.when_arrived(lambda: self._loop.call_soon_threadsafe(self._take))
         try:
             await self._ended
         finally:
-            for sequence in self._sequences.values():
-                sequence.cancel()
+            for task in (*self._sequences.values(), *self._asked):
+                task.cancel()
             await self._engine.close()
 
     def _take(self) -> None:
@@ -61,14 +82,20 @@ class AsyncLoop:
         elif isinstance(message, Cancel):
             if (sequence := self._sequences.pop(message.id, None)) is not None:
                 sequence.cancel()
+        elif isinstance(message, Expand):
+            self._answer(message.id, self._engine.expand(message.pictures))
+        elif isinstance(message, AdapterChange):
+            self._answer(message.id, self._change(message))
         elif isinstance(message, Know):
             self._engine.know(message.vocabulary)
         elif isinstance(message, Stop) and not self._ended.done():
             self._ended.set_result(None)
 
     async def _generate(self, add: Add) -> None:
+        logs.work_on(add.request_id)
         try:
-            generated = self._engine.generate(add.id, add.prompt_ids, add.sampling, add.images)
+            adapted = {"adapter": add.adapter} if add.adapter else {}
+            generated = self._engine.generate(add.id, add.prompt_ids, add.sampling, add.images, **adapted)
             async with contextlib.aclosing(generated) as events:
                 async for event in events:
                     self._events.append(event)
@@ -81,6 +108,32 @@ class AsyncLoop:
                 self._isolate(exc)
         finally:
             self._sequences.pop(add.id, None)
+
+    async def _change(self, change: AdapterChange) -> list[int]:
+        if change.operation == "unregister":
+            await self._engine.remove_adapter(change.name)
+        else:
+            await self._engine.add_adapter(change.name, change.source, change.options)
+        return []
+
+    def _answer(self, message_id: int, work: Coroutine[None, None, list[int]]) -> None:
+        """Do what the worker waits for, beside everything else."""
+
+        async def answer() -> None:
+            try:
+                done = Done(message_id, await work)
+            except Exception as exc:  # the loop's boundary: what can't be done costs no sequence anything
+                event = error_event(message_id, exc)
+                done = Done(message_id, error=event.error or "", error_kind=event.error_kind)
+                if not isinstance(exc, ServingError):
+                    log.exception("what the worker asked for failed")
+                    self._isolate(exc)
+            if not self._ended.done():
+                self._sock.sendall(encode_frame([done]))
+
+        task = self._loop.create_task(answer())
+        self._asked.add(task)
+        task.add_done_callback(self._asked.discard)
 
     def _isolate(self, cause: Exception) -> None:
         try:
@@ -98,3 +151,14 @@ class AsyncLoop:
         self._sending = False
         events, self._events = self._events, []
         self._sock.sendall(encode_frame([Step(events, self._engine.stats)]))
+        self._measure_soon()
+
+    def _measure_soon(self) -> None:
+        if not self._metrics_due:
+            self._metrics_due = True
+            self._loop.call_later(METRICS_EVERY_S, self._tell_metrics)
+
+    def _tell_metrics(self) -> None:
+        self._metrics_due = False
+        if not self._ended.done() and (families := self._engine.metrics()):
+            self._sock.sendall(encode_frame([EngineMetrics(families)]))

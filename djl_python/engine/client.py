@@ -12,17 +12,38 @@ import itertools
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from ..config import ModelConfig, devices_each, engine_environment, workers_sharing
+from ..config import ModelConfig, Runtime, activated, devices_each, engine_environment, stages_each, workers_sharing
+from ..config.sources import cache_root
 from ..core import logs
-from ..core.errors import ModelLoadError, WorkerDiedError
-from ..core.types import EngineStats, ImagePrompt, Images, SamplingParams, TokenEvent, Vocabulary
+from ..core.errors import WorkerDiedError, load_error
+from ..core.metrics import MetricFamily
+from ..core.pictures import AnyImages, Pictures
+from ..core.types import EngineStats, ImagePrompt, SamplingParams, TokenEvent, Vocabulary
 from ..ipc.channel import Channel
+from ..ipc.package_path import package_path
 from ..ipc.processes import spawn
-from ..ipc.protocol import Add, AnyMessage, Cancel, Know, Open, Opened, Status, Step, Stop, TrialText
-from .interface import EngineSettings, Progress, engine_of
+from ..ipc.protocol import (
+    AdapterChange,
+    Add,
+    AnyMessage,
+    Cancel,
+    Done,
+    EngineMetrics,
+    Expand,
+    Know,
+    Open,
+    Opened,
+    Status,
+    Step,
+    Stop,
+    TrialText,
+)
+from ..ipc.replies import Replies
+from .interface import Engine, EngineSettings, Progress, engine_of
 
 log = logging.getLogger(__name__)
 
@@ -43,12 +64,15 @@ def common_settings(config: ModelConfig, model_path: Path, image_example: ImageP
         dtype=option.dtype,
         device=option.device,
         tensor_parallel_degree=devices_each(config),
+        pipeline_parallel_degree=stages_each(config),
         max_batch_size=config.serving.batch_size if in_turn else option.max_rolling_batch_size,
         max_prefill_tokens=option.max_rolling_batch_prefill_tokens,
         max_model_len=option.max_model_len,
         gpu_memory_utilization=option.gpu_memory_utilization,
         workers=workers_sharing(config),
         image_example=image_example,
+        max_images=option.max_images,
+        adapters=config.adapters,
         properties=config.properties,
     )
 
@@ -67,12 +91,15 @@ class EngineClient:
         progress: Progress,
         on_stats: Callable[[EngineStats], None],
         on_death: Callable[[str], None],
+        on_metrics: Callable[[list[MetricFamily]], None],
         silence_s: float,
     ) -> None:
         self._progress = progress
         self._on_stats = on_stats
         self._on_death = on_death
+        self._on_metrics = on_metrics
         self._sinks: dict[int, EventSink] = {}
+        self._replies = Replies()
         self._ids = itertools.count(1)
         self._opened: asyncio.Future[Opened] = asyncio.get_running_loop().create_future()
         self._closing = False
@@ -91,6 +118,7 @@ class EngineClient:
         progress: Progress,
         on_stats: Callable[[EngineStats], None],
         on_death: Callable[[str], None],
+        on_metrics: Callable[[list[MetricFamily]], None] = lambda families: None,
         checkpoints: Mapping[str, Path] | None = None,
         image_example: ImagePrompt | None = None,
         trial_text: asyncio.Future[list[int]] | None = None,
@@ -104,6 +132,7 @@ class EngineClient:
             progress: told what is being loaded: (what, done, total).
             on_stats: told after every step.
             on_death: told once, with a reason, when the process ends unasked after it was ready.
+            on_metrics: told every few seconds of the metrics that the engine keeps itself.
 
         Raises:
             ModelLoadError: with the engine's reason.
@@ -113,10 +142,15 @@ class EngineClient:
         engine.check_model(config)
         options = engine.options_of(config)
         settings = engine.settings(common_settings(config, model_path, image_example), options, checkpoints or {})
-        self = cls(progress, on_stats, on_death, max(_SILENCE_S, config.option.predict_timeout))
+        self = cls(progress, on_stats, on_death, on_metrics, max(_SILENCE_S, config.option.predict_timeout))
+        runtime = await asyncio.to_thread(_runtime, engine, config.cache_dir)
         environment = engine_environment(functools.partial(engine.environment, config, options))
         self._process, sock = await spawn(
-            "djl_python.engine", log_name=f"{logs.name()}/engine", cwd=config.path or None, env=environment
+            "djl_python.engine",
+            log_name=f"{logs.name()}/engine",
+            executable=runtime.executable,
+            cwd=config.path or None,
+            env=activated(environment, runtime),
         )
         self._channel = Channel(self._receive, self._lost)
         await self._channel.attach(sock)
@@ -143,10 +177,42 @@ class EngineClient:
         if not self._channel.closed:
             self._channel.send(Know(vocabulary))
 
+    async def expand(self, pictures: Pictures) -> list[int]:
+        """The ids that the model gets for a prompt with pictures, from an engine that prepares images itself.
+
+        Raises:
+            ParameterError: the model can't have this prompt or these images.
+            GenerationError: the engine failed.
+        """
+        return await self._ask(Expand(next(self._ids), pictures))
+
+    async def change_adapter(self, change: AdapterChange) -> None:
+        """Have the engine load an adapter from a directory, or forget one.
+
+        Raises:
+            ServingError: the engine can't; its adapters are what they were.
+        """
+        await self._ask(msgspec.structs.replace(change, id=next(self._ids)))
+
+    async def _ask(self, message: Expand | AdapterChange) -> list[int]:
+        if self._channel.closed:
+            raise WorkerDiedError(_DEATH)
+        return await self._replies.to(message, lambda: self._channel.send(message))
+
     def submit(
-        self, prompt_ids: list[int], sampling: SamplingParams, on_event: EventSink, images: Images | None = None
+        self,
+        prompt_ids: list[int],
+        sampling: SamplingParams,
+        on_event: EventSink,
+        images: AnyImages | None = None,
+        adapter: str = "",
+        *,
+        http_request_id: str = "",
     ) -> int:
         """Queue a sequence. `on_event` is called in the event loop with each of its events, up to the last.
+
+        Args:
+            http_request_id: named in the engine's log lines about the sequence.
 
         Raises:
             OverflowError, TypeError, ValueError: the message can't be sent; other sequences are not affected.
@@ -155,7 +221,7 @@ class EngineClient:
         if self._channel.closed:
             asyncio.get_running_loop().call_soon(on_event, _death_event(request_id))
             return request_id
-        self._channel.send(Add(request_id, prompt_ids, sampling, images))
+        self._channel.send(Add(request_id, prompt_ids, sampling, images, adapter, http_request_id))
         self._sinks[request_id] = on_event
         self._expect()
         return request_id
@@ -214,8 +280,12 @@ class EngineClient:
         for message in messages:
             if isinstance(message, Step):
                 self._dispatch(message)
+            elif isinstance(message, Done):
+                self._replies.answered(message)
+            elif isinstance(message, EngineMetrics):
+                self._on_metrics(message.families)
             elif isinstance(message, Status) and message.state == "failed":
-                self._fail_open(message.detail)
+                self._fail_open(message.detail, no_memory=message.no_memory)
             elif isinstance(message, Status):
                 self._progress(message.detail, message.done, message.total)
             elif isinstance(message, Opened) and not self._opened.done():
@@ -230,20 +300,31 @@ class EngineClient:
                 sink(event)
         self._on_stats(step.stats)
 
-    def _fail_open(self, reason: str) -> None:
+    def _fail_open(self, reason: str, *, no_memory: bool = False) -> None:
         if not self._opened.done():
-            self._opened.set_exception(ModelLoadError(reason))
+            self._opened.set_exception(load_error(reason, no_memory=no_memory))
 
     def _lost(self) -> None:
         """The socket closed: end every sequence in flight with an error."""
         if not self._opened.done():
             self._fail_open("the engine process ended while it was loading the model")
             return
+        self._replies.fail(lambda: WorkerDiedError(_DEATH))
         sinks, self._sinks = self._sinks, {}
         for request_id, sink in sinks.items():
             sink(_death_event(request_id))
         if not self._closing:
             self._on_death(_DEATH)
+
+
+def _runtime(engine: Engine[Any], cache_dir: str) -> Runtime:
+    """What the engine's process runs with; an interpreter of the engine's own is shown where this package is."""
+    runtime = engine.runtime(cache_dir)
+    assert runtime is not None  # it has been checked
+    if not runtime.venv:
+        return runtime
+    package = package_path(cache_root(Path(cache_dir) if cache_dir else None))
+    return msgspec.structs.replace(runtime, package_path=str(package))
 
 
 def _death_event(request_id: int) -> TokenEvent:

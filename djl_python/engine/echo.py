@@ -10,7 +10,6 @@ from collections import deque
 from typing import Final
 
 from ..config.engines import NoOptions
-from ..core.errors import ParameterError
 from ..core.types import EngineStats, Images, SamplingParams, TokenEvent
 from .batch.sequence import PromptEntry, Sequence
 from .interface import Engine, EngineSettings, Progress, RollingBatch
@@ -31,10 +30,7 @@ class EchoRollingBatch(RollingBatch):
     def add(
         self, request_id: int, prompt_ids: list[int], sampling: SamplingParams, images: Images | None = None
     ) -> None:
-        if not 0 < len(prompt_ids) < self.max_model_len:
-            raise ParameterError(
-                f"the prompt has {len(prompt_ids)} tokens; expected 1 to {self.max_model_len - 1}", "inputs"
-            )
+        self.check_prompt(prompt_ids)
         sequence = Sequence(request_id, list(prompt_ids), len(prompt_ids), sampling)
         if sampling.prompt_logprobs is not None:
             certain: list[PromptEntry] = [(0.0, _top(token, sampling.prompt_logprobs)) for token in prompt_ids[1:]]

@@ -8,7 +8,9 @@ steps, or an `AsyncEngine`, which has a loop of its own. Built-in ones are opene
 from __future__ import annotations
 
 import abc
+import dataclasses
 import importlib.util
+import sys
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +18,11 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from ..config import ModelConfig
-from ..config.engines import ENGINES, NoOptions, engine_name, engine_path
-from ..core.errors import GenerationError, ModelLoadError, ServingError
+from ..config import ENVIRONMENT_STAMP, ModelConfig, Runtime, has_gpu
+from ..config.engines import ENGINES, Distribution, NoOptions, engine_name, engine_path
+from ..core.errors import GenerationError, ModelLoadError, ParameterError, ServingError
+from ..core.metrics import MetricFamily
+from ..core.pictures import AnyImages, Pictures
 from ..core.registry import load_object
 from ..core.types import EngineInfo, EngineStats, ImagePrompt, Images, SamplingParams, TokenEvent, Vocabulary
 
@@ -32,9 +36,12 @@ ALL_PARAMETERS: Final = frozenset(SamplingParams.__struct_fields__)
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings that any engine is opened with; `option.*` documents each. An engine with options of its own adds them.
 
-    `tensor_parallel_degree` is how many devices, from `device` on, share the model; 0 for as many as can.
+    `tensor_parallel_degree` is how many devices, from `device` on, share each layer of the model; 0 for as many as can.
+    `pipeline_parallel_degree` is how many groups of such devices have a part of the layers each.
     `workers` is how many of the model's workers share the device, and `gpu_memory_utilization` of its memory.
     `image_example` is a prompt with an image, for a checkpoint that takes them: to learn and check with, at load.
+    `max_images` is how many images a prompt may have, for an engine that prepares them itself.
+    `adapters` are the directories of LoRA adapters, by name, for an engine that takes them.
     `properties` are all of the model's settings as strings, for a third party's engine.
     """
 
@@ -43,12 +50,15 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str = "auto"
     device: str = "auto"
     tensor_parallel_degree: int = 1
+    pipeline_parallel_degree: int = 1
     max_batch_size: int = 32
     max_prefill_tokens: int = 512
     max_model_len: int | None = None
     gpu_memory_utilization: float = 0.9
     workers: int = 1
     image_example: ImagePrompt | None = None
+    max_images: int = 16
+    adapters: dict[str, str] = {}
     properties: dict[str, str] = {}
 
 
@@ -72,9 +82,18 @@ class Engine(Generic[OptionsT]):
             of the model.
         parameters: fields of `SamplingParams` that it honours. Of a request that sets another one, the answer says so.
         requires: modules that its Python must have, beside this package's own requirements.
-        install: the command that installs them.
+        distribution: what `djl-serving engines install` installs where the server's own environment lacks them; None:
+            there is nothing that can be installed with pip.
+        needs_gpu: whether it runs on GPUs alone.
+        takes_adapters: whether sequences may name LoRA adapters. Its options say which there are: `enable_lora`,
+            `adapters` and `lora_modules`.
+        prepares_images: whether it prepares images itself: it gets `Pictures`, and else `Images`.
+        takes_any_option: whether `option.*` keys that nobody declares are its business, and not only a handler's.
+        options_without_effect: keys of `option.*`, without the prefix, that it knows and ignores -> why.
         check: refuses a configuration that it can't serve, before anything is loaded, with a ModelLoadError or a
             ConfigError.
+        check_checkpoint: likewise, of (configuration, its own options, the option that names a checkpoint, the
+            checkpoint's directory), refuses files that it can't load.
         without_effect: sentences about settings that have no effect with it, as the model is configured.
         environment: (configuration, the worker's environment) -> variables of the engine's process that are not set.
 
@@ -108,8 +127,14 @@ class Engine(Generic[OptionsT]):
     checkpoints: Callable[[OptionsT], Mapping[str, str]] = lambda options: {}
     parameters: frozenset[str] = ALL_PARAMETERS
     requires: tuple[str, ...] = ()
-    install: str = ""
+    distribution: Distribution | None = None
+    needs_gpu: bool = False
+    takes_adapters: bool = False
+    prepares_images: bool = False
+    takes_any_option: bool = False
+    options_without_effect: Mapping[str, str] = dataclasses.field(default_factory=dict)
     check: Callable[[ModelConfig, OptionsT], None] = lambda config, options: None
+    check_checkpoint: Callable[[ModelConfig, OptionsT, str, Path], None] = lambda config, options, key, path: None
     without_effect: Callable[[ModelConfig, OptionsT], list[str]] = lambda config, options: []
     environment: Callable[[ModelConfig, OptionsT, Mapping[str, str]], Mapping[str, str]] = (
         lambda config, options, environ: {}
@@ -126,11 +151,35 @@ class Engine(Generic[OptionsT]):
             ModelLoadError: a module is missing (says how to install it), or `check` refuses the configuration.
             ConfigError: likewise.
         """
-        missing = [name for name in self.requires if importlib.util.find_spec(name) is None]
-        if missing:
-            names = " and ".join(missing)
-            raise ModelLoadError(f"option.rolling_batch={self.name} needs {names}, not installed here: {self.install}")
+        if self.runtime(config.cache_dir) is None:
+            lacking = [name for name in self.requires if importlib.util.find_spec(name) is None]
+            if self.needs_gpu and not has_gpu():
+                lacking.append("a GPU")
+            raise ModelLoadError(f"option.rolling_batch={self.name} needs {' and '.join(lacking)}; {self.remedy}")
         self.check(config, self.options_of(config))
+
+    @property
+    def remedy(self) -> str:
+        """What brings an engine that is not there."""
+        if self.distribution is None:
+            return "it can't be installed with pip alone"
+        if self.needs_gpu:
+            return f"where there is a GPU, djl-serving engines install {self.name} installs it"
+        return f"djl-serving engines install {self.name} installs it"
+
+    def runtime(self, cache_dir: str) -> Runtime | None:
+        """What the engine's process runs with: this process's own interpreter, if it has what the engine requires, or
+        the environment that `djl-serving engines install` has made below `cache_dir`. None: the engine is not there."""
+        if self.needs_gpu and not has_gpu():
+            return None
+        if all(importlib.util.find_spec(name) is not None for name in self.requires):
+            return Runtime(executable=sys.executable)
+        for device in ("cuda", "cpu") if has_gpu() else ("cpu",):
+            if self.distribution is not None:
+                venv = self.distribution.directory(self.name, device, cache_dir)
+                if (venv / ENVIRONMENT_STAMP).is_file():
+                    return Runtime(executable=str(venv / "bin" / "python"), venv=str(venv))
+        return None
 
 
 def engine_of(rolling_batch: str) -> Engine[Any]:
@@ -168,6 +217,17 @@ class Limits:
     takes_images: bool = False
     info: EngineInfo = EngineInfo()
     vocabulary: int | None = None
+
+    def check_prompt(self, prompt_ids: list[int]) -> None:
+        """Check that there is a prompt, and room for a token after it.
+
+        Raises:
+            ParameterError: there is not.
+        """
+        if not 0 < len(prompt_ids) < self.max_model_len:
+            raise ParameterError(
+                f"the prompt has {len(prompt_ids)} tokens; expected 1 to {self.max_model_len - 1}", "inputs"
+            )
 
 
 class RollingBatch(Limits, abc.ABC):
@@ -232,9 +292,17 @@ class AsyncEngine(Limits, abc.ABC):
 
     @abc.abstractmethod
     def generate(
-        self, request_id: int, prompt_ids: list[int], sampling: SamplingParams, images: Images | None = None
+        self,
+        request_id: int,
+        prompt_ids: list[int],
+        sampling: SamplingParams,
+        images: AnyImages | None = None,
+        adapter: str = "",
     ) -> AsyncGenerator[TokenEvent, None]:
         """The events of one sequence, at most one per token, up to the one that finishes it.
+
+        `prompt_ids` begin with what `expand` says where `images` are Pictures; what follows has been generated.
+        `adapter` is passed where a sequence names one, which it only can if the engine's row takes them.
 
         Closing the iterator, or cancelling the task that waits for it, takes the sequence out of the batch.
 
@@ -243,10 +311,39 @@ class AsyncEngine(Limits, abc.ABC):
             Exception: it failed; `isolate` is asked what that means for the others.
         """
 
+    async def expand(self, pictures: Pictures) -> list[int]:
+        """The ids that the model gets for a prompt with pictures; only asked of an engine that prepares images.
+
+        Raises:
+            ParameterError: the model can't have this prompt or these images.
+        """
+        raise NotImplementedError
+
+    async def add_adapter(self, name: str, directory: str, options: Mapping[str, str]) -> None:
+        """Load a LoRA adapter, or another one in the place of that which has the name; its sequences keep theirs.
+
+        Only asked of an engine whose row takes adapters.
+
+        Args:
+            options: what a client said beside name and directory: `pin` and others.
+
+        Raises:
+            ParameterError, MemoryLoadError: it can't be loaded, or there is no room for it; all is as it was.
+        """
+        raise ParameterError("this engine takes adapters only when it starts", "src")
+
+    async def remove_adapter(self, name: str) -> None:
+        """Forget an adapter, which no sequence names any more; an unknown one is none."""
+        raise ParameterError("this engine takes adapters only when it starts", "name")
+
     @property
     @abc.abstractmethod
     def stats(self) -> EngineStats:
         """The gauges' current values."""
+
+    def metrics(self) -> list[MetricFamily]:
+        """The metrics that the engine keeps itself, as they are now; asked for every few seconds while it works."""
+        return []
 
     def isolate(self, cause: Exception) -> None:
         """A generation raised `cause`: return if other sequences go on.

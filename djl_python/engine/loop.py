@@ -11,15 +11,17 @@ import logging
 import socket
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from ..config.engines import ENGINES
-from ..core.errors import ServingError, printable
+from ..core import logs
+from ..core.errors import ServingError, lacks_memory, printable
+from ..core.pictures import Pictures
 from ..core.registry import load_object
 from ..core.types import TokenEvent
 from ..ipc import event_loop
@@ -32,6 +34,7 @@ from .interface import AsyncEngine, EngineSettings, Limits, Progress, RollingBat
 log = logging.getLogger(__name__)
 
 EXIT_LOAD_FAILED = 3
+_NO_IDS: Final[Mapping[int, str]] = {}
 
 
 def serve(sock: socket.socket) -> None:
@@ -64,7 +67,7 @@ def _failure_told(sock: socket.socket) -> Iterator[None]:
     try:
         yield
     except Exception as exc:  # the loop's boundary: whatever a model raises while loading is reported to the worker
-        sock.sendall(encode_frame([Status("failed", reason_of(exc))]))
+        sock.sendall(encode_frame([Status("failed", reason_of(exc), no_memory=lacks_memory(exc))]))
         sys.exit(EXIT_LOAD_FAILED)
 
 
@@ -101,16 +104,24 @@ async def _serve_async(
 
 
 def _step_until_stopped(sock: socket.socket, inbox: Inbox, batch: RollingBatch) -> None:
+    request_ids: dict[int, str] = {}  # of the sequences in the batch
     while True:
         events: list[TokenEvent] = []
         for message in inbox.take(wait=batch.idle):
             if isinstance(message, Stop):
                 batch.close()
                 return
+            if isinstance(message, Add):
+                request_ids[message.id] = message.request_id
+            elif isinstance(message, Cancel):
+                request_ids.pop(message.id, None)
             events += _apply(batch, message)
         steps = not batch.idle
         if steps:
-            events += _step(batch)
+            events += _step(batch, request_ids)
+        for event in events:
+            if event.finish is not None or event.error is not None:
+                request_ids.pop(event.request_id, None)
         stats = batch.stats
         if not steps:  # they still tell of the step before, which has been reported
             stats = msgspec.structs.replace(stats, step_s=0.0, step_sequences=0)
@@ -131,19 +142,29 @@ def _apply(batch: RollingBatch, message: AnyMessage) -> list[TokenEvent]:
     elif isinstance(message, Know):
         batch.know(message.vocabulary)
     elif isinstance(message, Add):
-        try:
-            batch.add(message.id, message.prompt_ids, message.sampling, message.images)
-        except Exception as exc:  # the loop's boundary: what can't be added costs no other sequence anything
-            if not isinstance(exc, ServingError):
-                log.exception("a sequence can't be added")
-                batch.cancel(message.id)
-            return [error_event(message.id, exc)]
+        with logs.about(message.request_id):
+            try:
+                assert not isinstance(message.images, Pictures)  # they are for engines that schedule by themselves
+                batch.add(message.id, message.prompt_ids, message.sampling, message.images)
+            except Exception as exc:  # the loop's boundary: what can't be added costs no other sequence anything
+                if not isinstance(exc, ServingError):
+                    log.exception("a sequence can't be added")
+                    batch.cancel(message.id)
+                return [error_event(message.id, exc)]
     return []
 
 
-def _step(batch: RollingBatch) -> list[TokenEvent]:
+def _step(batch: RollingBatch, request_ids: Mapping[int, str] = _NO_IDS) -> list[TokenEvent]:
     try:
         return batch.step()
     except Exception as exc:  # the loop's boundary: a failing step costs its culprit only
         log.exception("a step failed")
-        return batch.isolate(exc)  # if it raises, this process ends
+        events = batch.isolate(exc)  # if it raises, this process ends
+    for event in events:
+        if event.error is not None:
+            log.error(
+                "the step failed because of a sequence, which ends: %s",
+                event.error,
+                extra={"request_id": request_ids.get(event.request_id, "")},
+            )
+    return events

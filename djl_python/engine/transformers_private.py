@@ -34,6 +34,22 @@ def ignore_when_loading(model: Any, patterns: Iterable[str]) -> None:
     model._keys_to_ignore_on_load_unexpected = kind((*(ignored or ()), *patterns))
 
 
+def keep_uninitialized(module: Any) -> None:
+    """Have the weights of a module, which may have none any more, not be initialized where they are not loaded."""
+    module._is_hf_initialized = True
+
+
+def untie(model: Any) -> None:
+    """Have no weight of a model be another one's, before its weights are loaded."""
+    model.config.tie_word_embeddings = False
+    model.all_tied_weights_keys = {}
+
+
+def unsplit_classes(model: Any) -> frozenset[str]:
+    """Names of the classes whose modules accelerate may not divide among devices: the model's layers."""
+    return frozenset(model._no_split_modules or ())
+
+
 class NotInitialized:
     """A weight that transformers must not initialize, because it is loaded already."""
 

@@ -2,5 +2,6 @@
 
 `json_framing` encodes JSON, and frames streams as lines or server-sent events; `json_schema` checks and completes the
 schemas that constrain generation, `json_instances` says what their instances are; `forms` and `csv_reading` read
-bodies; `http_rules` has HTTP's rules about headers, statuses and what a client accepts.
+bodies; `archives` unpacks what may be hostile; `http_rules` has HTTP's rules about headers, statuses and what a client
+accepts.
 """

@@ -10,7 +10,10 @@ import gc
 import importlib
 import importlib.util
 import logging
+import signal
+import threading
 from collections.abc import Callable, Coroutine
+from types import FrameType
 from typing import Any, Final, TypeVar
 
 _T = TypeVar("_T")
@@ -35,6 +38,34 @@ def run(main: Coroutine[Any, Any, _T]) -> _T:
     """`asyncio.run`, on uvloop's event loop where uvloop is installed (Windows has none)."""
     with asyncio.Runner(loop_factory=_factory()) as runner:
         return runner.run(main)
+
+
+def run_stoppable(main: Coroutine[Any, Any, _T]) -> _T:
+    """`run`, of which SIGINT and SIGTERM cancel `main`; then it raises SystemExit with 128 + the signal's number.
+
+    In another thread than the main one, which alone receives signals, it is `run`. An exception that a signal's handler
+    raises itself would reach whichever callback runs just then, and uvloop takes one from a protocol's callback for a
+    fault of that connection.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return run(main)
+    stopped: list[int] = []
+    with asyncio.Runner(loop_factory=_factory()) as runner:
+        loop = runner.get_loop()
+        task = loop.create_task(main)
+
+        def stop(number: int, _: FrameType | None) -> None:
+            stopped.append(number)
+            loop.call_soon_threadsafe(task.cancel)
+
+        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            return loop.run_until_complete(task)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            if stopped:
+                raise SystemExit(128 + stopped[0])
 
 
 def run_undisturbed(main: Coroutine[Any, Any, _T]) -> _T:

@@ -1,11 +1,11 @@
 """Spawn a child process connected by a socket pair, and set up such a child at its start.
 
 Runs in the front end (spawns workers), the worker (spawns its engine), an engine whose model several devices share
-(spawns one for each of the others), and in all of these children. Children are
-spawned, never forked: they begin as `python -P -m <module> --fd N` with one end of a socket pair, and use their
-parent's log level. They run in the model directory, where a file may be named like a library: -P keeps that directory
-out of the import path, to which it is added when user code is imported. When either process dies, the other sees the
-socket close; the kernel's parent-death signal is a fallback for a child that does not watch its socket.
+(spawns one for each of the others), and in all of these children. Children are spawned, never forked: they begin as
+`python -P -m <module> --fd N` with one end of a socket pair, and log as their parent does. They run in the model
+directory, where a file may be named like a library: -P keeps that directory out of the import path, to which it is
+added when user code is imported. When either process dies, the other sees the socket close; the kernel's parent-death
+signal is a fallback for a child that does not watch its socket.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from ..core import logs
+from . import log_lines
 
 if TYPE_CHECKING:  # type checkers alone have it
     from _typeshed import ReadableBuffer
@@ -49,7 +50,7 @@ async def spawn(
         with theirs:
             process = await asyncio.create_subprocess_exec(
                 *_command(executable, module, theirs, log_name),
-                pass_fds=(theirs.fileno(),),
+                pass_fds=(theirs.fileno(), *log_lines.descriptors()),
                 stdin=asyncio.subprocess.DEVNULL,
                 cwd=cwd,
                 env=env,
@@ -66,11 +67,13 @@ def start(module: str, *, log_name: str) -> tuple[subprocess.Popen[bytes], socke
     ours, theirs = socket.socketpair()
     with theirs:
         command = _command(sys.executable, module, theirs, log_name)
-        return subprocess.Popen(command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL), ours
+        passed = (theirs.fileno(), *log_lines.descriptors())
+        return subprocess.Popen(command, pass_fds=passed, stdin=subprocess.DEVNULL), ours
 
 
 def _command(executable: str, module: str, theirs: socket.socket, log_name: str) -> list[str]:
     how = ["--fd", str(theirs.fileno()), f"--log-level={logs.level()}", f"--log-name={log_name}"]
+    how += [f"--log-format={logs.log_format()}", *(f"--log-fd={number}" for number in log_lines.descriptors())]
     return [executable, "-P", "-m", module, *how]
 
 
@@ -85,19 +88,28 @@ def begin_child(name: str, description: str | None) -> socket.socket:
     """
     parser = argparse.ArgumentParser(prog=f"python -m djl_python.{name}", description=description)
     parser.add_argument("--fd", type=int, required=True, help="inherited descriptor of the socket to the parent")
-    parser.add_argument("--log-level", choices=logs.LEVELS, default="info", help="what goes to stderr")
+    parser.add_argument("--log-level", choices=(*logs.LEVELS, logs.OFF), default="info", help="what goes to stderr")
     parser.add_argument("--log-name", default=name, help="name of this process in its log lines")
+    parser.add_argument("--log-format", choices=logs.FORMATS, default="text", help="of these lines")
+    parser.add_argument("--log-fd", type=int, help="inherited descriptor that log lines go to as well")
     arguments = parser.parse_args()
-    if sys.platform == "linux":
-        parent = os.getppid()
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # the parent died in between
-            os._exit(0)
+    end_with_parent(signal.SIGKILL)
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     _outlive_readers()
-    logs.configure(arguments.log_level, name=arguments.log_name)
+    logs.configure(arguments.log_level, name=arguments.log_name, log_format=arguments.log_format)
+    if arguments.log_fd is not None:
+        log_lines.send_to(arguments.log_fd)
     return socket.socket(fileno=arguments.fd)
+
+
+def end_with_parent(number: signal.Signals) -> None:
+    """Have this process get a signal when the process, in fact the thread, that started it has ended; on Linux."""
+    if sys.platform == "linux":
+        parent = os.getppid()
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+        if os.getppid() != parent:  # it died in between
+            os._exit(0)
 
 
 class _Output(io.FileIO):

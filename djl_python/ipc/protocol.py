@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
-from ..core.types import EngineInfo, EngineStats, Images, SamplingParams, TokenEvent, Vocabulary
+from ..core.call_trace import AttributeValue
+from ..core.metrics import MetricFamily
+from ..core.pictures import AnyImages, Pictures
+from ..core.types import EngineInfo, EngineStats, SamplingParams, TokenEvent, Vocabulary
 
 #: A reader refuses a longer frame: the peer does not speak this protocol.
 MAX_FRAME_BYTES: Final = 1 << 30
@@ -42,7 +45,8 @@ class Call(Message, frozen=True):
     """One HTTP request. The body stays bytes; the worker parses it.
 
     `dialect` and `operation` come from the route table; names in `headers` are lower-cased; `query` keeps order;
-    `waited_s` is how long the call waited for this worker, in seconds.
+    `waited_s` is how long the call waited for this worker, in seconds (of a batch's, 0); with `traced`, a `Trace` is
+    to come.
     """
 
     id: int
@@ -54,6 +58,7 @@ class Call(Message, frozen=True):
     headers: dict[str, str]
     body: bytes
     waited_s: float = 0.0
+    traced: bool = False
 
 
 class Cancel(Message, frozen=True):
@@ -70,6 +75,26 @@ class Taken(Message, frozen=True):
     size: int
 
 
+class AdapterChange(Message, frozen=True):
+    """Change one of the model's adapters; to a worker, and from there to an engine. Answered by a `Done`.
+
+    `source` is where the adapter is: as the client wrote it, and to an engine a directory. `options` are further
+    parameters of the client's. Both are empty where it goes.
+    """
+
+    id: int
+    operation: Literal["register", "update", "unregister"]
+    name: str
+    source: str = ""
+    options: dict[str, str] = {}
+
+
+class LogLevel(Message, frozen=True):
+    """Log from now on what is at least this serious; see `core.logs.set_level`."""
+
+    level: str
+
+
 class Stop(Message, frozen=True):
     """Close the handler and exit with status 0."""
 
@@ -80,8 +105,10 @@ class Stop(Message, frozen=True):
 class Status(Message, frozen=True):
     """The state of a worker (sent to the front end) or of an engine (sent to the worker).
 
-    `state` is "loading" (`detail` says what, `done`/`total` how far), "ready" (`capacity` and `queries`: how many calls
-    it takes at once, and `engine`, if it has one, see `Handler`) or "failed" (`detail` is the text to show).
+    `state` is "loading" (`detail` says what, `done`/`total` how far, `current` which part of it), "ready" (`capacity`
+    and `queries`: how many calls it takes, `at_once`: how many of them run at once; `engine` and the text of `example`,
+    if it has them, see `Handler`)
+    or "failed" (`detail` is the text to show; `no_memory`: whether that is the reason).
     """
 
     state: str
@@ -89,8 +116,12 @@ class Status(Message, frozen=True):
     done: int = 0
     total: int = 0
     capacity: int = 1
+    at_once: int = 0
     queries: int = 0
     engine: EngineInfo | None = None
+    example: str = ""
+    current: str = ""
+    no_memory: bool = False
 
 
 class Start(Message, frozen=True):
@@ -120,12 +151,35 @@ class Break(Message, frozen=True):
     id: int
 
 
+class Trace(Message, frozen=True):
+    """For the span of call `id`: events, as (name, Unix time in nanoseconds), and attributes by name."""
+
+    id: int
+    events: list[tuple[str, int]]
+    attributes: dict[str, AttributeValue]
+
+
 class Report(Message, frozen=True):
     """Metrics: gauges to set, counters to add to, histogram observations. Names are those of server/metrics.py."""
 
     gauges: dict[str, float] = {}
     counts: dict[str, float] = {}
     observations: dict[str, list[float]] = {}
+
+
+class EngineMetrics(Message, frozen=True):
+    """The metrics that the engine keeps itself, as they are now. The worker passes them on to the front end."""
+
+    families: list[MetricFamily]
+
+
+class Done(Message, frozen=True):
+    """What was asked for under `id` has been done, or not: then `error` says why, with the kind of a ServingError."""
+
+    id: int
+    ids: list[int] = []
+    error: str = ""
+    error_kind: str = ""
 
 
 # ------------------------------------------------------------------------------------ worker -> engine
@@ -152,12 +206,23 @@ class Know(Message, frozen=True):
 
 
 class Add(Message, frozen=True):
-    """A sequence to generate."""
+    """A sequence to generate. `adapter` is the name of one of the model's LoRA adapters; "": none. `request_id` is for
+    log lines about it.
+    """
 
     id: int
     prompt_ids: list[int]
     sampling: SamplingParams
-    images: Images | None = None
+    images: AnyImages | None = None
+    adapter: str = ""
+    request_id: str = ""
+
+
+class Expand(Message, frozen=True):
+    """Which ids the model gets for a prompt with pictures? Answered by a `Done` with them."""
+
+    id: int
+    pictures: Pictures
 
 
 # ------------------------------------------------------------------------------------ engine -> worker
@@ -188,17 +253,23 @@ AnyMessage = (
     | Call
     | Cancel
     | Taken
+    | AdapterChange
+    | LogLevel
     | Stop
     | Status
     | Start
     | Chunk
     | Break
+    | Trace
     | Report
+    | EngineMetrics
     | Open
     | TrialText
     | Know
     | Add
+    | Expand
     | Opened
+    | Done
     | Step
 )
 

@@ -18,7 +18,12 @@ _SEQ2SEQ: Final[Mapping[str, str]] = {
 }
 #: What transformers makes of a checkpoint that does not say how long its answers are.
 _DEFAULT_MAX_LENGTH: Final = 20
+#: DJL's and vLLM's names of tasks.
 _NAMES: Final[Mapping[str, str]] = {
+    "classify": "text-classification",
+    "conversational": "text-generation",
+    "embed": "feature-extraction",
+    "generate": "text-generation",
     "sentence-similarity": "feature-extraction",
     "text_embedding": "feature-extraction",
     "text-embedding": "feature-extraction",

@@ -6,8 +6,8 @@ ready block goes to stdout.
 
 from __future__ import annotations
 
-import json
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -23,7 +23,9 @@ from ..ipc.protocol import Status
 _BAR_CELLS: Final = 24
 _PLAIN_EVERY_S: Final = 5.0
 _BAR_EVERY_S: Final = 0.1
-_EXAMPLE: Final = {"inputs": "What is deep learning?", "parameters": {"max_new_tokens": 64}}
+#: What a command sends of which only the user knows what the handler reads, and what is said of it.
+_OWN: Final = "@request.json"
+_OWN_REMARK: Final = "   # a file with what the handler reads"
 
 
 class Announcer:
@@ -53,12 +55,16 @@ class Announcer:
             return
         self._said[config.name] = (what, now)
         done = f" {status.done}/{status.total}" if status.total else ""
+        if status.current:
+            what = f"{what}: {status.current}"
         if not self._terminal:
             self._line(f"model {config.name}: {what}{done}")
             return
         cells = _BAR_CELLS * status.done // status.total if status.total else 0
         bar = f" [{'#' * cells}{'.' * (_BAR_CELLS - cells)}]" if status.total else " ..."
-        _write(self._err, f"\r\x1b[Kmodel {config.name}:{bar}{done} {what}")
+        # A line that is wider than the terminal could not be wiped off it.
+        line = f"model {config.name}:{bar}{done} {what}"[: shutil.get_terminal_size().columns - 1]
+        _write(self._err, f"\r\x1b[K{line}")
         self._drawn = True
 
     def ready(self, config: ModelConfig, seconds: float, engine: EngineInfo | None = None) -> None:
@@ -76,12 +82,21 @@ class Announcer:
         ]
         self._line("\n" + "\n  ".join(lines) + "\n")
 
-    def serving(self, address: Address, models: Sequence[ModelConfig], *, only: bool) -> None:
-        """Print the ready block: the address, and a working command per model; `only`: requests need not name it."""
+    def serving(
+        self, address: Address, models: Sequence[tuple[ModelConfig, str]], *, only: bool, console: bool = False
+    ) -> None:
+        """Print the ready block: the address, that of the console if there is one, and a command per model.
+
+        Args:
+            models: each with a body in JSON that it answers, "" where nobody knows one.
+            only: requests need not name the model.
+        """
         lines = ["", f"djl-serving is ready at {address}"]
-        for config in models:
+        if console and not address.unix_path:
+            lines += ["", f"  {reachable(address)}/console"]
+        for config, example in models:
             lines.append("")
-            lines.append(f"  {curl_line(address, config, only=only)}")
+            lines.append(f"  {curl_line(address, config, example, only=only)}")
         self.clear()
         _write(self._out, "\n".join(lines) + "\n\n")
 
@@ -106,8 +121,8 @@ def _write(to: TextIO, text: str) -> None:
         to.flush()
 
 
-def curl_line(address: Address, config: ModelConfig, *, only: bool) -> str:
-    """A command that gets an answer from this model."""
+def curl_line(address: Address, config: ModelConfig, example: str, *, only: bool) -> str:
+    """A command that gets an answer from this model, with the body `example`, or one that is the user's to write."""
     path = "/invocations" if only else f"/predictions/{quote(config.name, safe='')}"
     if not only and config.version:
         path += f"/{quote(config.version)}"
@@ -115,7 +130,8 @@ def curl_line(address: Address, config: ModelConfig, *, only: bool) -> str:
         target = f"--unix-socket {shlex.quote(address.unix_path)} http://localhost{path}"
     else:
         target = f"{reachable(address)}{path}"
-    return f"curl {target} -H 'Content-Type: application/json' -d '{json.dumps(_EXAMPLE)}'"
+    body, remark = (shlex.quote(example), "") if example else (_OWN, _OWN_REMARK)
+    return f"curl {target} -H 'Content-Type: application/json' -d {body}{remark}"
 
 
 def reachable(address: Address) -> Address:

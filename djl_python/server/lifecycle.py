@@ -7,30 +7,37 @@ Runs in the front end's event loop; `serve` is what the command line calls. Exit
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import logging
 import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
-from ..config import ModelConfig, ModelSpec, ServerConfig, load_model_config
+from ..config import ModelConfig, ModelSpec, ServerConfig, check_default_model, load_model_config
 from ..core.cpu_limit import available_cpus
 from ..core.errors import ConfigError
 from ..dialects import all_dialects
-from ..ipc import event_loop
+from ..ipc import event_loop, log_lines
 from ..ipc.protocol import Status
 from .announcer import Announcer
 from .app import FrontEnd
+from .environments import prepare
+from .http.access import Door, doors
+from .http.connections import HttpServer
 from .http.listening import Listener, allow_descriptors
 from .metrics import Metrics
 from .models.placement import placement
 from .models.registry import ModelRegistry
 from .models.served_model import Health, ServedModel
+from .spans import NO_SPANS, Spans
 
 log = logging.getLogger(__name__)
 
-#: Workers that load at a time, for each processor: most of loading is computing, some is waiting for disks.
+#: Workers that load at a time, and pips that run, for each processor: some of it is waiting for disks or networks.
 LOADING_PER_CPU: Final = 2
 
 
@@ -50,6 +57,23 @@ async def _run(config: ServerConfig, found: Mapping[ModelSpec, ModelConfig | Con
     return await Server(config, found).run()
 
 
+@dataclass(frozen=True)
+class _Entrance:
+    """An address of the server, and what answers there."""
+
+    listener: Listener
+    http: HttpServer
+
+    def open(self) -> None:
+        self.listener.listen()
+        self.http.add_sockets(self.listener.sockets)
+
+    def close(self) -> None:
+        """Accept no more connections; may be called again."""
+        self.http.stop()
+        self.listener.close()
+
+
 class Server:
     """One server process."""
 
@@ -59,9 +83,7 @@ class Server:
         found: Mapping[ModelSpec, ModelConfig | ConfigError],
         announcer: Announcer | None = None,
     ) -> None:
-        names = [spec.name for spec in found]
-        if config.default_model and config.default_model not in names:
-            raise ConfigError(f"default_model={config.default_model}: no such model; there is {', '.join(names)}")
+        check_default_model(config, list(found))
         self._config = config
         self._found = found
         self._announcer = announcer or Announcer()
@@ -69,67 +91,95 @@ class Server:
         self._registry = ModelRegistry(
             metrics,
             placement(),
-            lambda spec: load_model_config(spec, config),
+            self._read,
             default_model=config.default_model,
+            prepare=functools.partial(prepare, turns=asyncio.Semaphore(LOADING_PER_CPU * available_cpus())),
             turns=asyncio.Semaphore(LOADING_PER_CPU * available_cpus()),
             drain_timeout_s=config.drain_timeout_s,
             on_progress=self._on_progress,
             on_change=self._on_change,
         )
-        self._front_end = FrontEnd(config, self._registry, metrics, all_dialects())
+        self._spans = _spans(config)
+        self._front_end = FrontEnd(config, self._registry, metrics, all_dialects(), self._spans)
         self._stop = asyncio.Event()
 
     async def run(self) -> int:
         """Run the server from start to exit; returns the exit code, see the module's docstring."""
+        keep = self._front_end.console.lines.add
+        with log_lines.gathered(keep) if self._config.console else contextlib.nullcontext():
+            return await self._serve()
+
+    async def _serve(self) -> int:
         allow_descriptors()
-        listener = Listener(self._config.inference_address)
+        entrances = self._entrances()
         self._catch_signals()
-        http = self._front_end.http_server()
         opened = False
 
-        def open_port() -> None:
+        def open_ports() -> None:
             nonlocal opened
             if not opened:
                 opened = True
-                listener.listen()
-                http.add_sockets(listener.sockets)
+                for entrance in entrances.values():
+                    entrance.open()
 
         models = self._registry.models
         try:
-            loading = [self._registry.register(spec, known) for spec, known in self._found.items()]
+            loading = [self._registry.register(spec, known, at_startup=True) for spec, known in self._found.items()]
             self._announcer.found([model.config for model in models])
             for warning in self._config.warnings:
                 self._announcer.note(f"warning: {warning}")
             if not self._config.wait_model_loading:
-                open_port()
+                open_ports()
             if await self._wait_loaded(loading):
                 event_loop.settle()
-                open_port()
-                ready = [model.config for model in models if model.ready]
-                self._announcer.serving(listener.address, ready, only=len(models) == 1)
+                open_ports()
+                self._front_end.batches.start()
+                ready = [(model.config, model.example) for model in models if model.ready]
+                addresses = {door: entrance.listener.address for door, entrance in entrances.items()}
+                first, only = next(iter(addresses.values())), len(models) == 1
+                self._announcer.serving(first, ready, only=only, console=self._config.console)
+                if (address := addresses.get(Door.MANAGEMENT)) is not None:
+                    self._announcer.note(f"models are managed at {address}")
                 await self._stop.wait()
             elif not self._stop.is_set():
                 return 1
-            http.stop()
-            listener.close()
+            for entrance in entrances.values():
+                entrance.close()
+            await self._front_end.batches.close()
             await self._drain()
             return 0
         finally:
-            http.stop()
-            listener.close()
+            for entrance in entrances.values():
+                entrance.close()
+            await self._front_end.batches.close()
             await self._registry.close()
             await self._front_end.draining.wait_sent(timeout_s=1.0)
-            await http.close_all_connections()
+            await self._spans.close()
+            for entrance in entrances.values():
+                await entrance.http.close_all_connections()
+
+    def _entrances(self) -> Mapping[Door, _Entrance]:
+        """The server's addresses, bound; that of inference is the first."""
+        made: dict[Door, _Entrance] = {}
+        try:
+            for door, address in doors(self._config).items():
+                made[door] = _Entrance(Listener(address), self._front_end.http_server(door))
+        except ConfigError:
+            for entrance in made.values():
+                entrance.close()
+            raise
+        return made
 
     async def _wait_loaded(self, loading: Sequence[asyncio.Task[ServedModel]]) -> bool:
-        """Wait until every model has loaded or failed. False: none can serve, or a signal came."""
+        """Wait until every model has loaded or failed. False: none of them can serve, or a signal came."""
         stopped = asyncio.create_task(self._stop.wait())
         waiting: set[asyncio.Future[Any]] = {asyncio.gather(*loading, return_exceptions=True), stopped}
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         if self._stop.is_set():
             return False
         stopped.cancel()
-        return any(model.health is not Health.FAILED for model in self._registry.models)
+        models = list(self._registry.models)
+        return not models or any(model.health is not Health.FAILED for model in models)
 
     async def _drain(self) -> None:
         """Accept no new calls; give running calls and pages `drain_timeout` to finish."""
@@ -150,6 +200,15 @@ class Server:
                 await draining.wait_sent()
         except TimeoutError:
             log.warning("shutting down: %d requests did not finish within drain_timeout", busy())
+        if unfetched := self._front_end.deferred.unfetched:
+            log.warning("shutting down: %d answers to asynchronous requests were not fetched", unfetched)
+
+    def _read(self, spec: ModelSpec) -> ModelConfig:
+        """Read a model that comes, or changes, while the server runs. In a thread."""
+        config = load_model_config(spec, self._config)
+        for warning in config.warnings:
+            log.warning("%s", warning, extra={"model": config.label})
+        return config
 
     def _on_progress(self, model: ServedModel, status: Status) -> None:
         if not model.settled.is_set():
@@ -176,3 +235,11 @@ class Server:
             os._exit(128 + number)
         log.info("%s: shutting down; once more to stop at once", number.name)
         self._stop.set()
+
+
+def _spans(config: ServerConfig) -> Spans:
+    if not config.traces:
+        return NO_SPANS
+    from .tracing import Tracing  # opentelemetry is an extra
+
+    return Tracing()

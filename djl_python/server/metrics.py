@@ -3,7 +3,7 @@
 Runs in the front end. `SPECS` is the complete list: a metric that is not there does not exist. The front end counts
 what it sees itself (requests, queue, workers); the rest arrives in the workers' `Report` messages under the same
 names without `djl_`. Gauges of a worker carry the worker's name, so that replicas can be added up, and are dropped
-when it dies.
+when it dies. What is told of batches (`batches`, `batch_bytes` ...) is looked up while /metrics is answered.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import collections
 import enum
 import logging
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,7 +20,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from ..core.types import EngineInfo
-from ..ipc.protocol import Report
+from ..ipc.protocol import EngineMetrics, Report
+from .engine_metrics import EngineMetricsCollector
 from .tgi_metrics import TgiMetrics
 
 log = logging.getLogger(__name__)
@@ -71,6 +73,11 @@ class Spec:
 def _server(name: str, kind: MetricKind, text: str, *labels: str, buckets: tuple[float, ...] = ()) -> Spec:
     """A metric that only the front end sets."""
     return Spec(name, kind, text, (*_MODEL, *labels), buckets, reported=False)
+
+
+def _batches(name: str, text: str, *labels: str) -> Spec:
+    """A gauge of the server's batches, which belong to no model."""
+    return Spec(name, MetricKind.GAUGE, text, labels, reported=False)
 
 
 def _worker(name: str, text: str) -> Spec:
@@ -132,6 +139,12 @@ SPECS: Final = (
         (*_MODEL, "reason"),
         report_label="engine_failed",
     ),
+    _server("batch_requests", _C, "Requests of batches (/v1/batches) that were answered, by status.", "code"),
+    _server("batch_in_flight_requests", _G, "Requests of batches that are with a worker."),
+    _batches("batches", "Batches that are kept, by status.", "status"),
+    _batches("batch_oldest_seconds", "Age of the oldest batch that has not ended; 0: all have."),
+    _batches("batch_bytes_used", "Bytes of the files that are kept, and of those that arrive."),
+    _batches("batch_bytes_limit", "Bytes of files at which no further one is taken (batch_max_bytes)."),
 )
 _BY_NAME: Final = {spec.name: spec for spec in SPECS}
 
@@ -156,6 +169,8 @@ class Metrics:
                         name, spec.help, spec.labels, registry=self.registry, buckets=spec.buckets
                     )
         self.registry.register(TgiMetrics({**self.counters, **self.gauges, **self.histograms}))
+        self.engines = EngineMetricsCollector(PREFIX)
+        self.registry.register(self.engines)
         self._answers: dict[tuple[str, str, str, int], tuple[Counter, Histogram]] = {}
         self._warned: set[str] = set()
 
@@ -175,9 +190,30 @@ class Metrics:
         counter.inc()
         histogram.observe(duration_s)
 
-    def render(self) -> bytes:
-        """The body of /metrics; its type is `CONTENT_TYPE`."""
-        return generate_latest(self.registry)
+    def batch_answered(self, model: str, version: str, code: str) -> None:
+        """Count an answered request of a batch; a name is "" where it was not known."""
+        self.counters["batch_requests"].labels(model, version, code).inc()
+
+    def forget(self, model: str, version: str) -> None:
+        """Drop what there is of a model that is gone: else names that come and go would stay for ever."""
+        families: dict[str, Counter | Gauge | Histogram] = {**self.counters, **self.gauges, **self.histograms}
+        for key, family in families.items():
+            names = _BY_NAME[key].labels
+            if "model" not in names:
+                continue
+            found = {
+                tuple(sample.labels[name] for name in names)
+                for metric in family.collect()
+                for sample in metric.samples
+                if (sample.labels["model"], sample.labels["version"]) == (model, version)
+            }
+            for labels in found:
+                family.remove(*labels)
+        self._answers = {key: made for key, made in self._answers.items() if key[:2] != (model, version)}
+
+    def render(self, names: Collection[str] = ()) -> bytes:
+        """The body of /metrics; its type is `CONTENT_TYPE`. `names`: of the samples to show; none: all."""
+        return generate_latest(self.registry.restricted_registry(names) if names else self.registry)
 
     def warn(self, name: str, problem: str) -> None:
         """Log once per metric why something that a worker reports of it is ignored."""
@@ -194,6 +230,7 @@ class ModelMetrics:
         self._labels = (name, version)
         self.queued = metrics.gauges["queued_requests"].labels(*self._labels)
         self.in_flight = metrics.gauges["in_flight_requests"].labels(*self._labels)
+        self.batch_in_flight = metrics.gauges["batch_in_flight_requests"].labels(*self._labels)
         self.restarts = metrics.counters["worker_restarts"].labels(*self._labels)
         self.queue_seconds = metrics.histograms["queue_seconds"].labels(*self._labels, "server")
         # Made now: dashboards need the zero before the first event.
@@ -214,8 +251,18 @@ class ModelMetrics:
         """Add to the number of workers in a state. While a model is reloaded, those of both its instances count."""
         self._metrics.gauges["workers"].labels(*self._labels, state).inc(more)
 
-    def apply(self, worker: str, report: Report) -> None:
-        """Apply what a worker reports, except for numbers that a metric can't have."""
+    def apply(self, worker: str, report: Report | EngineMetrics) -> None:
+        """Apply what a worker reports, except for numbers that a metric can't have, or what its engine tells."""
+        if isinstance(report, EngineMetrics):
+            self._engine_told(worker, report)
+        else:
+            self._apply(worker, report)
+
+    def _engine_told(self, worker: str, told: EngineMetrics) -> None:
+        for name in self._metrics.engines.tell(*self._labels, worker, told.families):
+            self._metrics.warn(name, "is none that an engine may have")
+
+    def _apply(self, worker: str, report: Report) -> None:
         gauges = report.gauges
         used, total = gauges.get("kv_cache_blocks_used"), gauges.get("kv_cache_blocks_total")
         if used is not None and total:
@@ -246,7 +293,8 @@ class ModelMetrics:
             self._metrics.gauges["engine_info"].labels(*labels).set(1)
 
     def worker_went(self, worker: str) -> None:
-        """Record that a worker that came has ended, and drop its gauges."""
+        """Record that a worker that came has ended, and drop its gauges and what its engine told."""
+        self._metrics.engines.forget(*self._labels, worker)
         if (labels := self._engines.pop(worker, None)) is not None:
             self._metrics.gauges["engine_info"].remove(*labels)
         for name in self._gauges.pop(worker, ()):

@@ -1,10 +1,12 @@
 """The route table: (method, path) -> which request of which dialect, for which model; or one of the server's pages.
 
-Runs in the front end. Built from what the dialects declare; independent of the HTTP server.
+Runs in the front end. Built from what the dialects declare; independent of the HTTP server. A path with a slash at its
+end is the path without it: DJL reads them so, and clients join addresses carelessly.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -32,7 +34,12 @@ class Match:
     @property
     def is_page(self) -> bool:
         """Whether the front end answers it without asking a worker."""
-        return self.route.kind is Kind.PAGE
+        return self.route.kind in (Kind.PAGE, Kind.KEPT)
+
+    @property
+    def is_upload(self) -> bool:
+        """Whether its body is a form with a file, which goes to a receiver as it arrives."""
+        return self.route.form
 
     @property
     def is_query(self) -> bool:
@@ -134,15 +141,20 @@ class RouteTable:
         return owner if owner is not None else self._neighbour(path)
 
     def _neighbour(self, path: str) -> Dialect | None:
-        """The only dialect with routes at or below the longest known prefix of this path; None if that is the root."""
+        """The only dialect with routes at or below the longest known prefix of this path.
+
+        None if that is the root, or if most routes there are the server's own.
+        """
         node = self._root
         for segment in _segments(path):
             below = node.fixed.get(segment) or (node.variable if segment else None)
             if below is None:
                 break
             node = below
-        owners = set(node.dialects()) if node is not self._root else set()
-        return owners.pop() if len(owners) == 1 else None
+        routes = Counter(node.dialects()) if node is not self._root else Counter()
+        own = routes.pop(None, 0)
+        (dialect, count), *others = routes.items() or [(None, 0)]
+        return dialect if not others and count > own else None
 
     def methods(self, path: str) -> list[str]:
         """The methods of a path, for Allow; empty if there is no such path."""
@@ -172,4 +184,4 @@ class RouteTable:
 
 
 def _segments(path: str) -> list[str]:
-    return path.removeprefix("/").split("/")
+    return path.removeprefix("/").removesuffix("/").split("/")

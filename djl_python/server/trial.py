@@ -12,6 +12,7 @@ from ..core.errors import ModelLoadError
 from ..core.types import EngineInfo
 from ..ipc import event_loop
 from .announcer import Announcer
+from .environments import prepare
 from .metrics import Metrics
 from .models.placement import placement
 from .models.served_model import ServedModel
@@ -27,8 +28,9 @@ def load_once(config: ModelConfig) -> str:
 
 
 async def _load(config: ModelConfig) -> str:
-    once = msgspec.structs.replace(config, serving=msgspec.structs.replace(config.serving, retry_threshold=0))
     announcer = Announcer()
+    config = await prepare(config, lambda status: announcer.progress(config, status))
+    once = msgspec.structs.replace(config, serving=msgspec.structs.replace(config.serving, retry_threshold=0))
     model = ServedModel(
         once,
         Metrics().model(config.name, config.version),

@@ -44,7 +44,7 @@ class View:
         return self._registry.models.select(name, version, unversioned).status
 
     async def load(self, name: str) -> None:
-        """Load an unloaded model again; raises as `ModelRegistry.load`."""
+        """Load a model, again if it is loaded; raises as `ModelRegistry.load`."""
         await self._registry.load(name)
 
     async def unload(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""DJL's keys for the entries of one item of a dynamic batch: `batch_000.key`, also written `batch_000_key`.
+"""DJL's keys for the entries of one item of a dynamic batch: `batch_000.key`, in older releases `batch_0_key`.
 
 Runs in the worker.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-_BATCH_KEY = re.compile(r"batch_(\d{3,})[._](.*)", re.DOTALL)
+_BATCH_KEY = re.compile(r"batch_(\d{3,}[._]|\d+_)(.*)", re.DOTALL)
 
 
 def batch_key(key: str, index: int) -> str:
@@ -18,4 +18,4 @@ def batch_key(key: str, index: int) -> str:
 def item_of(key: str | None) -> tuple[int, str] | None:
     """(item index, the item's own key) of a batch key; None where `key` is none."""
     found = _BATCH_KEY.fullmatch(key or "")
-    return (int(found[1]), found[2]) if found else None
+    return (int(found[1][:-1]), found[2]) if found else None

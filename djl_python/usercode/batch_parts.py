@@ -5,7 +5,7 @@ Runs in the worker.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..core.errors import HandlerError
 from ..inputs import BATCH_SIZE, Input
@@ -36,47 +36,57 @@ def is_split(output: Output) -> bool:
     return any(item_of(key) for key, _ in output.content)
 
 
-def split(output: Output, size: int) -> list[Output]:
-    """Split the answer to a batch into one Output per item, in order.
+def split(output: Output, size: int) -> list[Output | HandlerError]:
+    """Split the answer to a batch into one Output per item, in order; an item without one gets the error that says so.
 
     An entry is matched by its `batch_000.` key, or by its position if it has none. A property with such a key applies
     to that item ("batch_000.code" is its status), any other to every item.
 
     Raises:
-        HandlerError: a stream, not exactly one entry per item (says what to do), or a status that is no number.
+        HandlerError: a stream, an entry of an item that there is not, or, where no entry has a key, not as many as
+            items: nothing tells whose answer is missing.
     """
     if output.stream_content is not None:
         raise HandlerError("a batch cannot be streamed: set batch_size=1, or add an entry for each item")
     entries = output.content.size()
-    if entries != size:
+    mismatch = f"Batch output size mismatch, expected: {size}, actual: {entries}"
+    if entries != size and not is_split(output):
         raise HandlerError(
-            f"Batch output size mismatch, expected: {size}, actual: {entries}. With batch_size > 1 the handler gets "
-            "several requests in one Input: take inputs.get_batches(), and add one entry for each with "
+            f"{mismatch}; no entry says which item it answers. With batch_size > 1 the handler gets several requests "
+            "in one Input: take inputs.get_batches(), and add one entry for each with "
             "outputs.add(value, batch_index=i); or set batch_size=1"
         )
     answers = [Output(output.code, output.message) for _ in range(size)]
+    failed: dict[int, HandlerError] = {}
     for position, (key, value) in enumerate(output.content):
         index, own_key = item_of(key) or (position, key)
         if index >= size:
-            raise HandlerError(f"Unexpected batch output key: {key}, the batch has {size} items")
+            raise HandlerError(f"Unexpected batch output key: {key}, the batch has {size} items (0 to {size - 1})")
         if not answers[index].content.is_empty():
-            raise HandlerError(f"Batch output size mismatch: two entries for item {index} of a batch of {size}")
+            failed[index] = HandlerError(f"{mismatch}: two entries for item {index} (batch_{index:03d})")
         answers[index].content.add(own_key, value)
         answers[index].content_type = output.item_content_types.get(index, output.content_type)
-    for key, value in output.properties.items():
-        if found := item_of(key):
-            if found[0] < size:
-                _set_property(answers[found[0]], found[1].lower(), value)
-        else:
+    for index, answer in enumerate(answers):
+        if answer.content.is_empty():
+            failed[index] = HandlerError(f"{mismatch}: no entry for item {index} (batch_{index:03d})")
+    _distribute_properties(output.properties, answers, failed)
+    return [failed.get(index, answer) for index, answer in enumerate(answers)]
+
+
+def _distribute_properties(
+    properties: Mapping[str, str], answers: Sequence[Output], failed: dict[int, HandlerError]
+) -> None:
+    """Set properties with an item's key on its answer, and the others on every answer. Adds to `failed`."""
+    for key, value in properties.items():
+        found = item_of(key)
+        if found is None:
             for answer in answers:
                 answer.properties.setdefault(key.lower(), value)
-    return answers
-
-
-def _set_property(answer: Output, key: str, value: str) -> None:
-    if key != "code":
-        answer.properties[key] = value
-    elif value.isdecimal():
-        answer.code = int(value)
-    else:
-        raise HandlerError(f"the code of a batch's item is {value!r}, expected an HTTP status")
+        elif (index := found[0]) < len(answers):
+            own_key = found[1].lower()
+            if own_key != "code":
+                answers[index].properties[own_key] = value
+            elif value.isdecimal():
+                answers[index].code = int(value)
+            else:
+                failed[index] = HandlerError(f"the code of item {index} is {value!r}, expected an HTTP status")

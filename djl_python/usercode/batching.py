@@ -11,6 +11,7 @@ the batch function returns, nothing is run again, even if every answer is an err
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -77,7 +78,7 @@ class DynamicBatcher(Generic[T, R]):
         self._waiting.append(waiting)
         self._arrived.set()
         if self._worker is None:
-            self._worker = asyncio.create_task(self._work())
+            self._worker = asyncio.create_task(self._work(), context=contextvars.Context())  # not this caller's alone
         try:
             return await result_of(waiting.answer, self._discard)
         finally:

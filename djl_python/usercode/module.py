@@ -15,28 +15,16 @@ from types import ModuleType
 from typing import Final
 
 from ..config import ModelConfig
+from ..config.model import script_names
+from ..config.tasks import BUILT_IN_HANDLERS
 from ..core.errors import ModelLoadError
+from .remote import fetched_file, is_url
 
 DEFAULT_FILE: Final = "model.py"
 
-#: Values of option.entryPoint for the built-in handler: our name, and the names of LMI's handlers. The rest of its
-#: values name code of the user's.
-BUILT_IN: Final = frozenset(
-    {
-        "text-generation",
-        "djl_python.deepspeed",
-        "djl_python.huggingface",
-        "djl_python.lmi_trtllm.trtllm_async_service",
-        "djl_python.lmi_vllm.vllm_async_service",
-        "djl_python.tensorrt_llm",
-        "djl_python.transformers-neuronx",
-        "djl_python.transformers_neuronx",
-    }
-)
-
 
 def user_modules(config: ModelConfig) -> Iterator[ModuleType]:
-    """The user's code beside the built-in handler, each imported when it is asked for: the module that
+    """The user's code beside the built-in handler, each imported when it is asked for: the module or the URL that
     option.entryPoint names, if it names one and no file; then `user_file`.
 
     Raises:
@@ -44,7 +32,10 @@ def user_modules(config: ModelConfig) -> Iterator[ModuleType]:
     """
     file, entry_point = user_file(config), config.option.entry_point
     name = entry_point.partition(":")[0]
-    if name and entry_point not in BUILT_IN and file not in (name, f"{entry_point}.py"):
+    if is_url(entry_point):
+        remote = fetched_file(config)
+        yield load_user_module(remote.parent, remote.name)
+    elif name and entry_point not in BUILT_IN_HANDLERS and file not in (name, f"{entry_point}.py"):
         if config.path:
             put_on_path(Path(config.path))
         yield importlib.import_module(name)
@@ -65,9 +56,8 @@ def user_file(config: ModelConfig) -> str | None:
 
 
 def default_file(config: ModelConfig, directory: Path) -> str | None:
-    """`<model name>.py` or model.py, whichever the directory has; of a name with an owner, what follows it."""
-    own = config.name.rpartition("/")[2]
-    return next((name for name in (f"{own}.py", DEFAULT_FILE) if (directory / name).is_file()), None)
+    """`<model name>.py` or model.py, whichever the directory has."""
+    return next((name for name in script_names(config.name) if (directory / name).is_file()), None)
 
 
 def existing_file(model_dir: Path, file_name: str) -> Path:

@@ -25,6 +25,7 @@ class UserSource:
     """One parsed file.
 
     Attributes:
+        tree: its syntax.
         functions: names of the module's public functions, in the order of the source.
 
     Raises:
@@ -37,7 +38,7 @@ class UserSource:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the import will show them
                 compile(source, str(path), "exec", dont_inherit=True)
-                self._tree = ast.parse(source)
+                self.tree = ast.parse(source)
                 # Of bytes, which it takes as `compile` does: they say how they are encoded.
                 self._table = symtable.symtable(source, str(path), "exec")  # type: ignore[arg-type]
         except SyntaxError as exc:
@@ -46,10 +47,10 @@ class UserSource:
             raise ModelLoadError(f"{path}: {exc.strerror}") from exc
         except ValueError as exc:  # a null byte, in some versions of Python
             raise ModelLoadError(f"{path}: {exc}") from None
-        self._nodes = list(ast.walk(self._tree))
+        self._nodes = list(ast.walk(self.tree))
         self.functions = [
             node.name
-            for node in self._tree.body
+            for node in self.tree.body
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_")
         ]
 

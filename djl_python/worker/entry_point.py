@@ -7,43 +7,60 @@ directory, and the built-in handler where there is a checkpoint.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
 from ..config import ModelConfig, task_of
-from ..config.sources import shown_url
-from ..core.errors import ModelLoadError
+from ..config.loading import nothing_to_serve
+from ..config.sources import local_path, path_here
+from ..config.tasks import BUILT_IN_HANDLERS, IMAGE_HANDLERS, service_takes, service_task
+from ..core.errors import ConfigError, ModelLoadError
+from ..core.names import did_you_mean
 from ..core.registry import load_object
 from ..handler import Handler
 from ..output_formatter import find_decorated
-from ..usercode.module import BUILT_IN, default_file, existing_file, load_user_module, put_on_path
+from ..usercode.module import default_file, load_user_module, put_on_path
+from ..usercode.remote import fetched_file, is_url
 from ..usercode.transformers4 import gone_calls
 from .thread import HandlerThread
 
 log = logging.getLogger(__name__)
 
 DEFAULT_FUNCTION: Final = "handle"
+_ENTRY_POINT: Final = "option.entryPoint"
+#: DJL's HuggingFaceService.
+_SERVICE: Final = "djl_python.huggingface:handle"
 
 
 @dataclass(frozen=True)
 class Location:
-    """Where a model's handler is. Neither a file nor a module: the built-in one.
+    """Where a model's handler is. Nothing of this: the built-in one.
 
     Attributes:
         file: name of a file in the model directory.
+        remote: whether it is the file behind the URL that option.entryPoint is.
         module: name of a module to import.
         attribute: name in the file or module; "" for the one that option.handler names.
+        task: what DJL's HuggingFaceService does with the model, where the built-in handler doesn't; else "".
     """
 
     file: str = ""
     module: str = ""
     attribute: str = ""
+    remote: bool = False
+    task: str = ""
+
+    @property
+    def is_built_in(self) -> bool:
+        """Whether neither code of the user's nor DJL's service answers."""
+        return not (self.file or self.module or self.remote or self.task)
 
 
 def find_handler(config: ModelConfig, thread: HandlerThread) -> Handler:
@@ -53,18 +70,22 @@ def find_handler(config: ModelConfig, thread: HandlerThread) -> Handler:
         ModelLoadError: there is no handler, or the entry point does not have what it should; says what was expected.
         ConfigError: the entry point is a module:attribute that does not exist.
     """
-    location = locate(config)
+    location = _when_fetched(locate(config), config)
     built_in = None
-    if not location.file and not location.module:
-        # Imported before the model directory is on the path, where a file may be named like one of its imports.
+    # Imported before the model directory is on the path, where a file may be named like one of its imports.
+    if location.is_built_in:
         built_in = _built_in(config)
+    elif location.task:
+        built_in = load_object(_SERVICE)
     if config.path:
         put_on_path(Path(config.path))
-    if location.file:
-        for remark in gone_calls(Path(config.path, location.file)):
+    if location.file or location.remote:
+        file = fetched_file(config) if location.remote else Path(config.path, location.file)
+        for remark in gone_calls(file):
             log.warning("%s", remark)
-        module = load_user_module(config.path, location.file)
-        target = _attribute(module, location.attribute) if location.attribute else _from_module(module, config)
+        folder = file.parent if location.remote else Path(config.path)
+        module = load_user_module(folder, str(file.relative_to(folder)))
+        target = _attribute(module, location.attribute, config) if location.attribute else _from_module(module, config)
     else:
         target = built_in or _from_import(location, config)
     return _as_handler(target, config, thread)
@@ -79,36 +100,58 @@ def locate(config: ModelConfig) -> Location:
     """Where the handler is, as far as that can be told without running user code.
 
     Raises:
-        ModelLoadError: there is no handler, or option.entryPoint names a URL or a file that is missing.
+        ModelLoadError: there is no handler, or option.entryPoint names a file that is missing.
     """
     directory = Path(config.path) if config.path else None
     entry_point = config.option.entry_point
     if entry_point:
-        return _named(entry_point, directory)
+        return _named(config, directory)
     if directory is not None and (file := default_file(config, directory)) is not None:
         return Location(file)
-    if config.option.model_id or (directory is not None and (directory / "config.json").is_file()):
-        return Location()
-    raise ModelLoadError(
-        f"no handler found in {config.path or config.url or 'this model'}: expected model.py or "
-        f"{config.name}.py with a function {config.option.handler}(inputs), a checkpoint's config.json, or "
-        "option.model_id in serving.properties"
-    )
+    if nothing := nothing_to_serve(config):
+        raise ModelLoadError(nothing)
+    return _of_checkpoint(config)
 
 
-def _named(entry_point: str, directory: Path | None) -> Location:
+def _of_checkpoint(config: ModelConfig) -> Location:
+    """The built-in handler, or DJL's service for what that one does not do."""
+    path = None
+    with contextlib.suppress(ConfigError):  # there is none, as whoever loads it says too
+        path = path_here(config.option.model_id, Path(config.path))
+    return Location(task=service_task(config, path))
+
+
+def _when_fetched(location: Location, config: ModelConfig) -> Location:
+    """The location, of a checkpoint that has to be fetched to tell what it is for."""
+    option, directory = config.option, Path(config.path)
+    if not location.is_built_in or option.task or not service_takes(config):
+        return location
+    try:
+        if path_here(option.model_id, directory) is not None:
+            return location
+    except ConfigError:
+        return location
+    path = local_path(option.model_id, option.revision, directory, Path(config.cache_dir) if config.cache_dir else None)
+    return Location(task=service_task(config, path))
+
+
+def _named(config: ModelConfig, directory: Path | None) -> Location:
     """The location that option.entryPoint names."""
-    if entry_point in BUILT_IN:
-        return Location()
-    if entry_point.startswith(("http://", "https://")):
-        raise ModelLoadError(
-            f"option.entryPoint={shown_url(entry_point)}: put the file into the model directory, and name it here"
-        )
+    entry_point = config.option.entry_point
+    if entry_point in BUILT_IN_HANDLERS:
+        return _of_checkpoint(config)
+    if is_url(entry_point):
+        return Location(remote=True)
     name, _, attribute = entry_point.partition(":")
     if name.endswith(".py"):
         if directory is None:
-            raise ModelLoadError(f"option.entryPoint={entry_point}: the model has no directory")
-        existing_file(directory, name)
+            raise ModelLoadError(f"{config.said(_ENTRY_POINT, entry_point)}: the model has no directory")
+        if not (directory / name).is_file():
+            files = sorted(str(path.relative_to(directory)) for path in directory.glob("*.py"))
+            raise ModelLoadError(
+                f"{config.said(_ENTRY_POINT, entry_point)}: the entry point {name} does not exist in {directory}"
+                f"{did_you_mean(name, files) or _beside(files)}"
+            )
         return Location(name, attribute=attribute)
     if not attribute and directory is not None and (directory / f"{entry_point}.py").is_file():
         return Location(f"{entry_point}.py")
@@ -123,36 +166,49 @@ def _from_import(location: Location, config: ModelConfig) -> Any:
     except ModuleNotFoundError as exc:
         if exc.name is None or not f"{location.module}.".startswith(f"{exc.name}."):
             raise  # it exists, and one of its own imports failed
-        raise no_module(location.module) from exc
+        raise no_module(config) from exc
 
 
-def no_module(entry_point: str) -> ModelLoadError:
+def no_module(config: ModelConfig) -> ModelLoadError:
     """The error for an entry point that names nothing."""
+    entry_point = config.option.entry_point
+    if entry_point in IMAGE_HANDLERS:
+        return ModelLoadError(
+            f"{config.said(_ENTRY_POINT, entry_point)}: no built-in handler makes images. A model.py with "
+            "handle(inputs) can serve them, with diffusers for example"
+        )
     return ModelLoadError(
-        f"option.entryPoint={entry_point}: expected a .py file of the model directory, a module, module:attribute, "
-        f"or one of {', '.join(sorted(BUILT_IN))}"
+        f"{config.said(_ENTRY_POINT, entry_point)}: expected a .py file of the model directory, a module, "
+        f"module:attribute, or one of {', '.join(sorted(BUILT_IN_HANDLERS))}"
+        f"{did_you_mean(entry_point, BUILT_IN_HANDLERS)}"
     )
 
 
-def no_function(file: str, wanted: str, functions: Iterable[str]) -> ModelLoadError:
+def no_function(config: ModelConfig, file: str, functions: Collection[str]) -> ModelLoadError:
     """The error for a file without anything that could answer."""
+    wanted = config.option.handler
     return ModelLoadError(
-        f"{file} has no function {wanted!r} (option.handler): expected def {wanted}(inputs), a class with a method "
-        "handle, or a function with @output_formatter or @input_formatter. "
-        f"Its functions: {', '.join(sorted(functions)) or 'none'}"
+        f"{file} has no function {wanted!r} ({config.said('option.handler', wanted)}): expected def {wanted}(inputs), "
+        "a class with a method handle, or a function with @output_formatter or @input_formatter. "
+        f"Its functions: {', '.join(sorted(functions)) or 'none'}{did_you_mean(wanted, functions)}"
     )
 
 
-def no_attribute(file: str, name: str) -> ModelLoadError:
+def no_attribute(config: ModelConfig, file: str, name: str, others: Collection[str]) -> ModelLoadError:
     """The error for a file without the attribute `name`."""
-    return ModelLoadError(f"{file} has no {name!r}")
+    entry_point = config.said(_ENTRY_POINT, config.option.entry_point)
+    return ModelLoadError(f"{entry_point}: {file} has no {name!r}{did_you_mean(name, others)}")
+
+
+def _beside(files: Sequence[str]) -> str:
+    return f"; there is {', '.join(files)}" if files else ""
 
 
 def _from_module(module: ModuleType, config: ModelConfig) -> Any:
     """The function or class that answers, or the built-in handler for a module that only has formatters."""
     wanted = config.option.handler
     if hasattr(module, wanted):
-        return _attribute(module, wanted)
+        return _attribute(module, wanted, config)
     if wanted == DEFAULT_FUNCTION:
         if len(classes := _handler_classes(module)) == 1:
             return classes[0]
@@ -164,14 +220,15 @@ def _from_module(module: ModuleType, config: ModelConfig) -> Any:
             )
         if any(find_decorated(module, decorator) for decorator in ("output_formatter", "input_formatter")):
             return _built_in(config)
-    raise no_function(Path(module.__file__ or module.__name__).name, wanted, _own_functions(module))
+    raise no_function(config, Path(module.__file__ or module.__name__).name, _own_functions(module))
 
 
-def _attribute(module: ModuleType, name: str) -> Any:
+def _attribute(module: ModuleType, name: str, config: ModelConfig) -> Any:
     try:
         return getattr(module, name)
     except AttributeError as exc:
-        raise no_attribute(Path(module.__file__ or module.__name__).name, name) from exc
+        file = Path(module.__file__ or module.__name__).name
+        raise no_attribute(config, file, name, _own_functions(module)) from exc
 
 
 def _handler_classes(module: ModuleType) -> list[type]:

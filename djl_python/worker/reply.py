@@ -11,8 +11,10 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from ..core.call_trace import CallTrace
+from ..core.metrics import MetricFamily
 from ..ipc.channel import Channel
-from ..ipc.protocol import Break, Chunk, Report, Start
+from ..ipc.protocol import Break, Chunk, EngineMetrics, Report, Start
 
 #: A stream that waits for its client continues when no more than this is unread.
 MAX_UNREAD_BYTES: Final = 1 << 20
@@ -30,12 +32,21 @@ class ChannelReply:
 
     Args:
         ends: called when the answer's last piece is about to leave.
+        trace: sent before that, if the call is traced.
 
     Attributes:
         headers: of the answer, once it has started; names in lower case.
     """
 
-    def __init__(self, channel: Channel, call_id: int, request_id: str, ends: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        call_id: int,
+        request_id: str,
+        ends: Callable[[], None],
+        trace: CallTrace | None = None,
+    ) -> None:
+        self.trace = trace
         self._channel = channel
         self._id = call_id
         self._request_id = request_id
@@ -110,6 +121,7 @@ class ChannelReply:
         if self.finished:
             return
         self._check(data)
+        self._send_trace()
         self._channel.send(Chunk(self._id, data, True))
         self.finished = True
         self._ends()
@@ -118,12 +130,17 @@ class ChannelReply:
         """End an answer that can't be completed, so that the client sees that it is incomplete."""
         if not self.finished:
             self.finished = True
+            self._send_trace()
             self._channel.send(Break(self._id))
 
     def abandon(self) -> None:
         """Send nothing more: the client has gone."""
         self.finished = True
         self._taken.set()
+
+    def _send_trace(self) -> None:
+        if self.trace is not None:
+            self.trace.send()
 
     def _check(self, data: bytes) -> None:
         if not self.started:
@@ -183,6 +200,10 @@ class ChannelMetrics:
         with self._lock:
             self._observations.setdefault(name, []).extend(observed)
             self._schedule()
+
+    def engine(self, families: list[MetricFamily]) -> None:
+        """Show the metrics that an engine keeps itself. Called in the event loop."""
+        self._channel.send(EngineMetrics(families))
 
     def call_ends(self) -> None:
         """Report in the next frame, an answer's last: a client that reads the metrics then expects the call there."""

@@ -8,25 +8,42 @@ call is affected.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import operator
 import os
 import socket
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from ..config import ModelConfig, device_id, has_gpu
-from ..core.errors import HandlerError, ServingError, UnavailableError, printable
+from ..config.model import NOT_OF_CALLS
+from ..core import logs
+from ..core.call_trace import CallTrace, trace_id
+from ..core.errors import HandlerError, ServingError, UnavailableError, lacks_memory, printable
 from ..dialects import dialect
 from ..handler import Context, Handler
 from ..inputs import Input
 from ..ipc import event_loop
 from ..ipc.channel import Channel
-from ..ipc.protocol import AnyMessage, Call, Cancel, Chunk, Load, Status, Stop, Taken
+from ..ipc.protocol import (
+    AdapterChange,
+    AnyMessage,
+    Call,
+    Cancel,
+    Chunk,
+    Done,
+    Load,
+    LogLevel,
+    Status,
+    Stop,
+    Taken,
+    Trace,
+)
 from ..usercode.errors import contained, is_cancellation, one_line
 from . import EXIT_HANDLER_FAILED, EXIT_LOAD_FAILED, EXIT_ORPHANED, EXIT_STOPPED, EXIT_TIMEOUT
 from .entry_point import find_handler
@@ -98,8 +115,12 @@ class Service:
                 case Taken():
                     if (flight := self._flights.get(message.id)) is not None:
                         flight.reply.taken(message.size)
+                case AdapterChange():
+                    self._spawn(self._change_adapter(message))
                 case Load():
                     self._loading = asyncio.create_task(self._load(message))
+                case LogLevel():
+                    logs.set_level(message.level)
                 case Stop():
                     self._spawn(self._stop())
                 case _:
@@ -112,10 +133,16 @@ class Service:
 
     def _accept(self, call: Call) -> None:
         request_id = call.headers.get(REQUEST_ID) or uuid.uuid4().hex
-        flight = _Flight(call, ChannelReply(self._channel, call.id, request_id, self._metrics.call_ends), request_id)
+        reply = ChannelReply(self._channel, call.id, request_id, self._metrics.call_ends, self._trace_of(call))
+        flight = _Flight(call, reply, request_id)
         self._flights[call.id] = flight
         flight.task = asyncio.create_task(self._serve(flight))
         flight.task.add_done_callback(lambda _: self._land(flight))
+
+    def _trace_of(self, call: Call) -> CallTrace | None:
+        if not call.traced:
+            return None
+        return CallTrace(lambda events, attributes: self._channel.send(Trace(call.id, events, attributes)))
 
     def _cancel(self, message: Cancel) -> None:
         flight = self._flights.get(message.id)
@@ -153,21 +180,30 @@ class Service:
             config = self._config = msgspec.msgpack.decode(message.model, type=ModelConfig)
             name = config.name
             placed = device_id(config.option.device, gpu=has_gpu())
-            self._properties = {"model_dir": config.path} | config.properties | {"device_id": placed}
-            self._channel.send(Status("loading", "handler"))
+            properties = {"model_dir": config.path} | config.properties | {"device_id": placed}
+            self._properties = {key: value for key, value in properties.items() if key not in NOT_OF_CALLS}
+            self._channel.send(Status("loading", "loading its handler"))
             handler = await self.thread.run((), find_handler, config, self.thread)
-            await handler.load(self._context(config))
+            await handler.load(self._context(config, properties))
+            example = "" if handler.example is None else json.dumps(handler.example)
         except BaseException as exc:  # the user's code may raise anything while it loads
             if is_cancellation(exc):
                 raise
-            self._fail_load(f"Model {name} did not load: {account(contained(exc))}")
+            self._fail_load(f"Model {name} did not load: {account(contained(exc))}", no_memory=lacks_memory(exc))
         else:
             event_loop.settle()
             self._handler = handler
-            ready = Status("ready", capacity=handler.capacity, queries=handler.queries, engine=handler.engine_info)
+            ready = Status(
+                "ready",
+                capacity=handler.capacity,
+                at_once=handler.at_once,
+                queries=handler.queries,
+                engine=handler.engine_info,
+                example=example,
+            )
             self._channel.send(ready)
 
-    def _context(self, config: ModelConfig) -> Context:
+    def _context(self, config: ModelConfig, properties: Mapping[str, str]) -> Context:
         return Context(
             name=config.name,
             version=config.version,
@@ -177,7 +213,7 @@ class Service:
             progress=self._progress,
             fail=lambda reason: self._call_soon(self._fail, printable(str(reason))),
             run=self.thread.run,
-            properties=self._properties,
+            properties=properties,
         )
 
     def _progress(self, what: str, done: int, total: int) -> None:
@@ -187,14 +223,15 @@ class Service:
         status = Status("loading", printable(what), int(operator.index(done)), int(operator.index(total)))
         self._call_soon(self._channel.send, status)
 
-    def _fail_load(self, detail: str) -> None:
-        self._channel.send(Status("failed", detail))  # the front end shows it
+    def _fail_load(self, detail: str, *, no_memory: bool = False) -> None:
+        self._channel.send(Status("failed", detail, no_memory=no_memory))  # the front end shows it
         self._end(EXIT_LOAD_FAILED)
 
     # ------------------------------------------------------------------------------------ serving
 
     async def _serve(self, flight: _Flight) -> None:
         """The error boundary."""
+        logs.work_on(flight.request_id, trace_id(flight.call.headers.get("traceparent", "")))
         try:
             if self._handler is None:
                 raise UnavailableError(f"model {self._config.name!r} is loading")
@@ -206,6 +243,7 @@ class Service:
                 function_name=self._config.option.handler,
                 request_id=flight.request_id,
             )
+            flight.inputs.trace = flight.reply.trace
             await self._handler.serve(flight.inputs, flight.reply)
             if not flight.reply.finished:
                 raise HandlerError("the handler returned without finishing its answer")
@@ -214,17 +252,35 @@ class Service:
                 raise
             self._answer_failure(flight, contained(exc))
 
+    async def _change_adapter(self, change: AdapterChange) -> None:
+        """The other error boundary: whatever a change raises is the front end's answer, and the model goes on."""
+        done = Done(change.id)
+        try:
+            assert self._handler is not None  # it is asked of a worker that is ready
+            await self._handler.change_adapter(change)
+        except BaseException as exc:  # the user's code may raise anything
+            if is_cancellation(exc):
+                raise
+            failure = contained(exc)
+            if not isinstance(failure, ServingError):
+                log.error("model %s: adapter %s: %s", self._config.name, change.name, account(failure))
+                failure = HandlerError(one_line(failure))
+            done = Done(change.id, error=failure.message, error_kind=failure.kind)
+        self._channel.send(done)
+
     def _answer_failure(self, flight: _Flight, failure: Exception) -> None:
         """Answer with an error; log what the model's owner has to fix, with its place in the user's code."""
         error = failure if isinstance(failure, ServingError) else HandlerError(one_line(failure))
         if isinstance(error, HandlerError):
-            log.error("model %s, request %s: %s", self._config.name, flight.request_id, account(failure))
+            log.error("model %s: %s", self._config.name, account(failure), extra={"request_id": flight.request_id})
         self._answer_error(flight, error)
 
     def _answer_error(self, flight: _Flight, error: ServingError) -> None:
         reply = flight.reply
         if reply.finished:
             return
+        if reply.trace is not None:
+            reply.trace.note({"error.type": error.kind})
         answering_dialect = dialect(flight.call.dialect)
         if reply.started:
             failed_stream_end = answering_dialect.failed_stream_end(error, reply.headers, self._config)
@@ -247,7 +303,7 @@ class Service:
             if not flight.cancelled:
                 self._answer_failure(flight, contained(asyncio.CancelledError()))
         elif (bug := flight.task.exception()) is not None:
-            log.critical("answering an error failed", exc_info=bug)
+            log.critical("answering an error failed", exc_info=bug, extra={"request_id": flight.request_id})
             if flight.reply.started:
                 flight.reply.break_off()
             else:
@@ -264,7 +320,8 @@ class Service:
     async def _check_released(self, inputs: Input) -> None:
         if not await self.thread.released(inputs, TIMEOUT_GRACE_S):
             what = "the handler" if self.thread.busy else "a clean-up (Output.finalize, or a generator's end) before it"
-            self._give_up(EXIT_TIMEOUT, f"{what} did not return in time (request {inputs.request_id})")
+            with logs.about(inputs.request_id):
+                self._give_up(EXIT_TIMEOUT, f"{what} did not return in time (request {inputs.request_id})")
 
     def _fail(self, reason: str) -> None:
         self._give_up(EXIT_HANDLER_FAILED, f"the handler cannot go on: {reason}")

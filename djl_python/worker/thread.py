@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 import queue
 import threading
@@ -62,7 +63,8 @@ class HandlerThread:
             Exception: what the function raised, passed through `contained`.
         """
         result: asyncio.Future[R] = self._loop.create_future()
-        self._put(_Job(owners, lambda: function(*args, **kwargs), result))
+        context = contextvars.copy_context()  # what is logged in the thread is about the same request
+        self._put(_Job(owners, lambda: context.run(function, *args, **kwargs), result))
         return await result_of(result, self._discard)
 
     def post(self, function: Callable[[], Any]) -> None:

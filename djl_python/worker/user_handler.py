@@ -14,10 +14,13 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, Final
 
 from ..config import ModelConfig
-from ..core.errors import HandlerError, ModelLoadError, PayloadError
+from ..core import logs
+from ..core.errors import HandlerError, ModelLoadError, ParameterError, PayloadError
 from ..handler import Context, Handler, Metrics, Reply
 from ..inputs import Input
+from ..ipc.protocol import AdapterChange
 from ..outputs import Output
+from ..usercode.batch_keys import item_of
 from ..usercode.batch_parts import is_split, join, split
 from ..usercode.batching import DynamicBatcher
 from ..usercode.errors import contained, is_cancellation
@@ -42,6 +45,7 @@ class UserHandler(Handler):
         self._handle: Callable[[Input], Any] = target
         self._close: Callable[[], Any] | None = None
         self._metrics: Metrics
+        self._context: Context
 
     async def load(self, context: Context) -> None:
         """Instantiate the class and load the object, or make the function's first, empty call.
@@ -59,6 +63,10 @@ class UserHandler(Handler):
         self._set_capacity(context.config)
         if not inspect.isclass(self._target):
             await self._first_call(context)
+        self._context = context
+        for name, directory in context.config.adapters.items():
+            if self._adapter_function("register") is not None:
+                await self.change_adapter(AdapterChange(0, "register", name, directory))
 
     async def serve(self, inputs: Input, reply: Reply) -> None:
         """Answer one call."""
@@ -73,9 +81,44 @@ class UserHandler(Handler):
             async with self._turn:
                 answer = await self._run((inputs,), self._handle, inputs)
                 try:
-                    await self._send(answer, inputs, reply)
+                    await self._send(_of_one_call(answer), inputs, reply)
                 finally:
                     self._finalize(answer)
+
+    async def change_adapter(self, change: AdapterChange) -> None:
+        """Call the user's `register_adapter(inputs)`, `update_adapter` or `unregister_adapter`, as DJL does.
+
+        Its properties have the adapter's name and src, its content each parameter of the request.
+
+        Raises:
+            ParameterError: there is no such function.
+            HandlerError: it answered with an error.
+        """
+        function = self._adapter_function(change.operation)
+        if function is None:
+            raise ParameterError(
+                f"this model's code has no {change.operation}_adapter(inputs); it may have one, and "
+                "option.rolling_batch=vllm with option.enable_lora=true serves LoRA adapters without code"
+            )
+        inputs = Input()
+        inputs.function_name = f"{change.operation}_adapter"
+        inputs.model_name, inputs.model_version = self._context.name, self._context.version
+        own = {"name": change.name, "src": change.source}
+        inputs.properties = {**self._context.properties, **own}
+        for key, value in {**own, **change.options}.items():
+            inputs.content.add(key, value.encode())
+        async with self._turn:
+            answer = await self._run((), function, inputs)
+        if isinstance(answer, Output) and answer.code >= 300:
+            told = b" ".join(answer.content.values).decode(errors="replace").strip()
+            raise HandlerError(f"{inputs.function_name} answered with code {answer.code}: {told or answer.message}")
+
+    def _adapter_function(self, operation: str) -> Callable[[Input], Any] | None:
+        """The user's function for it, in the class or beside it; an update is a registration where it has none."""
+        places = (getattr(self._handle, "__self__", None), inspect.getmodule(self._target))
+        names = [f"{operation}_adapter", *(["register_adapter"] if operation == "update" else [])]
+        found = (getattr(place, name, None) for name in names for place in places)
+        return next((one for one in found if callable(one)), None)
 
     async def close(self) -> None:
         """Stop batching, and call the object's `close`."""
@@ -114,6 +157,7 @@ class UserHandler(Handler):
 
     async def _run_batch(self, items: Sequence[Input]) -> list[Any]:
         async with self._turn:
+            logs.work_on(",".join(item.request_id for item in items))
             self._metrics.observe("batch_size", len(items))
             result = await self._run(items, self._handle, items[0] if len(items) == 1 else join(items))
         if result is None:
@@ -165,6 +209,16 @@ class UserHandler(Handler):
             raise ModelLoadError(
                 f"the first, empty call was answered with code {result.code}: {body or result.message}"
             )
+
+
+def _of_one_call(answer: Any) -> Any:
+    """The answer to a call that is in no batch, of a handler that answers it as the first item of one."""
+    if not isinstance(answer, Output) or answer.stream_content is not None or not is_split(answer):
+        return answer
+    if any((item_of(key) or (0, ""))[0] for key in [*answer.content.keys, *answer.properties]):
+        return answer
+    (own,) = split(answer, 1)
+    return answer if isinstance(own, HandlerError) else own
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

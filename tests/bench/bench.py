@@ -27,7 +27,8 @@ from typing import Any, Final
 
 import msgspec
 
-from djl_python.bench.command import counts, terminable
+from djl_python.bench.arguments import counts
+from djl_python.bench.command import terminable
 from djl_python.config import ModelConfig, load_model_config, load_server_config, parse_model_spec
 from djl_python.core.errors import ConfigError
 from djl_python.engine.builtin.options import BuiltInOptions

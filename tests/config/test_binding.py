@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from djl_python.config.binding import bind, nearest, settings_of
+from djl_python.config.binding import bind, settings_of
 from djl_python.config.properties_file import Entry
 from djl_python.config.settings import Options, ServingSettings
-
-KNOWN = [s.key for s in settings_of(ServingSettings)] + [s.key for s in settings_of(Options, "option.")]
 
 
 def value_of(key: str, text: str) -> Any:
@@ -45,13 +43,17 @@ def problem_of(key: str, text: str) -> str:
         ("option.dtype", "BF16", "bf16"),
         ("option.dtype", "float32", "fp32"),
         ("option.dtype", "bfloat16", "bf16"),
-        ("option.rolling_batch", "scheduler", "auto"),
+        ("option.rolling_batch", "scheduler", "builtin"),
         ("option.rolling_batch", "my.module:Batch", "my.module:Batch"),
         ("option.device", "cuda:1", "cuda:1"),
         ("option.model_id", "Owner/Name", "Owner/Name"),
         ("option.tgi_dialect", "MindIE", "mindie"),
         ("option.gpu_memory_utilization", "1", 1.0),
         ("option.env", "A=1,B=x=y, C=", "A=1,B=x=y, C="),
+        ("option.max_images", "3", 3),
+        ("option.max_images", '{"image": 4}', 4),
+        ("option.max_images", "{'video': 1, 'image': 4}", 4),
+        ("option.max_images", "image=4,video=2", 4),
         ("load_on_devices", "gpu0;gpu1", "gpu0;gpu1"),
     ],
 )
@@ -76,12 +78,35 @@ def test_values(key: str, text: str, value: object) -> None:
         ("option.tensor_parallel_degree", "0", "an integer >= 1, or max"),
         ("option.device", "tpu", "auto, cpu, cuda or cuda:N"),
         ("option.throttle_error_http_code", "200", "an integer >= 400 and <= 599"),
+        ("option.max_images", '{"image": 0}', "an integer >= 1"),
+        ("option.max_images", '{"video": 1}', "an integer >= 1"),
         ("option.env", "no pairs", "K=V pairs separated by commas"),
         ("load_on_devices", "all", "* or a list such as gpu0;gpu1"),
     ],
 )
 def test_problems(key: str, text: str, expected: str) -> None:
     assert problem_of(key, text) == f"here: {key}={text}: expected {expected}"
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("option.dtype", '"bf16"', "bf16"),
+        ("option.max_model_len", "'4096'", 4096),
+        ("option.model_id", ' "owner/name" ', "owner/name"),
+        ("option.max_images", """'{"image": 4}'""", 4),
+    ],
+)
+def test_quotes_that_a_file_of_variables_leaves_around_a_value(key: str, text: str, value: object) -> None:
+    problems, warnings = [], []  # type: list[str], list[str]
+    assert [*bind(Options, {key: Entry(text, "here")}, "option.", problems, warnings).values()] == [value]
+    assert problems == []
+    assert warnings == [f"here: {key}: the quotes around its value are not taken as part of it"]
+
+
+@pytest.mark.parametrize("text", ["fp16   # half the memory", "fp16\t! half the memory"])
+def test_a_comment_behind_a_value_is_part_of_it_as_in_java(text: str) -> None:
+    assert problem_of("option.dtype", text).endswith("auto, bf16, fp16, fp32; a comment has a line of its own")
 
 
 def test_bytes_that_are_no_text() -> None:
@@ -103,18 +128,6 @@ def test_every_default_is_a_value_of_its_own_setting() -> None:
                 assert setting.parse(str(setting.default)) == setting.default, setting.key
 
 
-@pytest.mark.parametrize(
-    ("key", "expected"),
-    [
-        ("option.max_rolling_batchsize", "option.max_rolling_batch_size"),
-        ("option.Dtype", "option.dtype"),
-        ("option.entrypoint", "option.entryPoint"),
-        ("minworkers", "minWorkers"),
-        ("dtype", "option.dtype"),
-        ("option.batch_size", "batch_size"),
-        ("options.dtype", "option.dtype"),
-        ("option.temperature_of_the_room", ""),
-    ],
-)
-def test_nearest(key: str, expected: str) -> None:
-    assert nearest(key, KNOWN) == expected
+def test_of_a_few_values_the_nearest_is_suggested() -> None:
+    assert problem_of("option.tgi_dialect", "mindle").endswith(": expected one of mindie, tgi; did you mean mindie?")
+    assert problem_of("option.tgi_dialect", "other").endswith(": expected one of mindie, tgi")

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from djl_python.config import ModelConfig, ServerConfig, describe, load_model_config, parse_model_spec
+import pytest
+
+from djl_python.config import (
+    ModelConfig,
+    ServerConfig,
+    describe,
+    described_environment,
+    load_model_config,
+    parse_model_spec,
+)
 
 
 def test_describe(tmp_path: Path) -> None:
@@ -42,3 +51,41 @@ def test_describe(tmp_path: Path) -> None:
     ]
     settings = [line for line in text.splitlines() if line.endswith("default")]
     assert len({line.index("default") for line in settings}) == 1, "the sources are in one column"
+
+
+def test_what_the_environment_sets() -> None:
+    found = described_environment(
+        {
+            "OPTION_QUANTIZE": "int9",
+            "OPTION_SWAP_SPACE": "4",
+            "OPTION_QUANTISE": "int8",
+            "OPTION_API_KEY": "secret",
+            "SERVING_JOB_QUEUE_SIZE": "5",
+            "HOME": "/root",
+        }
+    )
+    assert found.values == {
+        "OPTION_API_KEY": "********",
+        "OPTION_QUANTISE": "int8",
+        "OPTION_QUANTIZE": "int9",
+        "OPTION_SWAP_SPACE": "4",
+        "SERVING_JOB_QUEUE_SIZE": "5",
+    }
+    (problem,) = found.problems
+    assert problem.startswith("environment OPTION_QUANTIZE: option.quantize=int9: expected ")
+    assert "OPTION_SWAP_SPACE has no effect: sequences that the KV cache has no room for" in " ".join(found.warnings)
+    assert any(warning.endswith("did you mean option.quantize?") for warning in found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("environ", "count"),
+    [
+        ({"OPTION_QUANTIZE": "int8"}, 0),
+        ({"OPTION_QUANTIZE": "int9"}, 1),
+        ({"OPTION_QUANTIZE": "int9", "OPTION_ROLLING_BATCH": "vllm"}, 0),
+        ({"OPTION_QUANTIZE": "int9", "OPTION_ROLLING_BATCH": "lmi-dist"}, 0),
+        ({"OPTION_QUANTIZE": "int9", "OPTION_ROLLING_BATCH": "auto"}, 1),
+    ],
+)
+def test_a_value_is_checked_as_the_engine_that_is_named_does(environ: dict[str, str], count: int) -> None:
+    assert len(described_environment(environ).problems) == count

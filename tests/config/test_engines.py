@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 import pytest
 
-from djl_python.config import ENGINES, ModelConfig, ServerConfig, describe, load_model_config, own_options
+from djl_python.config import (
+    ENGINES,
+    ENVIRONMENT_STAMP,
+    ModelConfig,
+    Runtime,
+    ServerConfig,
+    describe,
+    load_model_config,
+    own_options,
+)
 from djl_python.config.binding import settings_of
-from djl_python.config.engines import NoOptions
+from djl_python.config.engines import NoOptions, row_of
 from djl_python.config.settings import Options
 from djl_python.config.specs import ModelSpec
 from djl_python.core.errors import ConfigError, ModelLoadError
@@ -18,10 +29,10 @@ from djl_python.core.types import SamplingParams
 from djl_python.engine.interface import Engine, engine_of
 
 
-def load(directory: Path, properties: str) -> ModelConfig:
+def load(directory: Path, properties: str, environ: Mapping[str, str] = MappingProxyType({})) -> ModelConfig:
     (directory / "config.json").write_text("{}")
     (directory / "serving.properties").write_text(properties)
-    return load_model_config(ModelSpec(name="m", url=str(directory)), ServerConfig(), {})
+    return load_model_config(ModelSpec(name="m", url=str(directory)), ServerConfig(), environ)
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -72,28 +83,43 @@ def test_what_an_engine_needs_and_is_not_installed_is_said() -> None:
         opens="deep:Engine",
         options=NoOptions,
         requires=("json", "deep_thoughts"),
-        install="pip install deep-thoughts",
     )
     with pytest.raises(ModelLoadError) as caught:
         row.check_model(ModelConfig(name="m"))
     assert caught.value.message == (
-        "option.rolling_batch=deep needs deep_thoughts, not installed here: pip install deep-thoughts"
+        "option.rolling_batch=deep needs deep_thoughts; it can't be installed with pip alone"
     )
 
 
-@pytest.mark.parametrize("name", ["vllm", "lmi-dist", "trtllm", "deepspeed", "neuronx"])
-def test_a_model_of_an_engine_that_is_not_there_is_served_and_that_is_said(name: str, tmp_path: Path) -> None:
+REMEDIES = {
+    "deepspeed": "; djl-serving engines install deepspeed installs it",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("vllm", "; djl-serving engines install vllm installs it"),
+        ("lmi-dist", "; djl-serving engines install vllm installs it"),
+        ("trtllm", "; where there is a GPU, djl-serving engines install trtllm installs it"),
+        ("deepspeed", REMEDIES["deepspeed"]),
+        ("neuronx", ""),
+    ],
+)
+def test_a_model_of_an_engine_that_is_not_there_is_served_and_that_is_said(
+    name: str, remedy: str, tmp_path: Path
+) -> None:
     config = load(tmp_path, f"option.rolling_batch={name}\noption.threads=2\n")
     assert (config.option.rolling_batch, config.engine_options) == ("auto", {"threads": 2})
     assert config.warnings == (
         f"serving.properties:1: option.rolling_batch={name}: there is no such engine here: the built-in one serves the "
-        "model",
+        f"model{remedy}",
     )
     with pytest.raises(ConfigError, match=f"rolling_batch={name}: there is no such engine here"):
         load(tmp_path, f"option.rolling_batch={name}\noption.engine_fallback=error\n")
 
 
-@pytest.mark.parametrize("name", ["DeepSpeed", "Rust", "OnnxRuntime", "PyTorch", "Rolling"])
+@pytest.mark.parametrize("name", ["Rust", "OnnxRuntime", "PyTorch", "Rolling"])
 def test_djls_other_engines_are_pythons_here(name: str, tmp_path: Path) -> None:
     config = load(tmp_path, f"engine={name}\n")
     assert config.engine == "Python"
@@ -113,9 +139,150 @@ def test_lmis_async_handlers_batch_continuously(properties: str, tmp_path: Path)
 
 
 def test_a_value_that_only_other_engines_have(tmp_path: Path) -> None:
-    config = load(tmp_path, "option.quantize=fp8\noption.tool_call_parser=qwen3_coder\n")
+    config = load(tmp_path, "option.quantize=fp8\noption.tool_call_parser=openai\n")
     assert (config.engine_options, config.option.tool_call_parser) == ({}, "")
     assert [warning.partition(" has no effect: ")[0] for warning in config.warnings] == [
-        "serving.properties:2: option.tool_call_parser=qwen3_coder",
+        "serving.properties:2: option.tool_call_parser=openai",
         "serving.properties:1: option.quantize=fp8",
     ]
+
+
+def installed(name: str, cache: Path) -> dict[str, str]:
+    """The environment of a server whose cache has what `djl-serving engines install` makes."""
+    row = row_of(name)
+    assert row is not None and row.distribution is not None
+    venv = row.distribution.directory(name, "cpu", str(cache))
+    venv.mkdir(parents=True)
+    (venv / ENVIRONMENT_STAMP).write_text("{}")
+    return {"DJL_CACHE_DIR": str(cache)}
+
+
+@pytest.fixture
+def vllm_is_here(tmp_path: Path) -> dict[str, str]:
+    return installed("vllm", tmp_path / "cache")
+
+
+@pytest.fixture
+def deepspeed_is_here(tmp_path: Path) -> dict[str, str]:
+    return installed("deepspeed", tmp_path / "cache")
+
+
+#: What names DeepSpeed in DJL's configurations.
+DEEPSPEED = ["engine=DeepSpeed", "option.entryPoint=djl_python.deepspeed", "option.rolling_batch=deepspeed"]
+
+
+@pytest.mark.parametrize("setting", DEEPSPEED)
+def test_deepspeed_serves_where_it_is_installed(
+    setting: str, tmp_path: Path, deepspeed_is_here: dict[str, str]
+) -> None:
+    text = f"{setting}\noption.quantize=smoothquant\noption.max_tokens=512\noption.return_tuple=false\n"
+    config = load(tmp_path, text, deepspeed_is_here)
+    assert (config.engine, config.option.rolling_batch) == ("Python", "deepspeed")
+    assert config.engine_options == {"max_tokens": 512}
+    assert config.warnings == (
+        "serving.properties:2: option.quantize=smoothquant has no effect: DeepSpeed places the checkpoint's weights as "
+        "they are",
+        "serving.properties:4: option.return_tuple has no effect: what a layer takes and answers is the model's "
+        "business",
+    )
+
+
+@pytest.mark.parametrize("setting", DEEPSPEED)
+def test_a_model_of_deepspeeds_is_served_without_it_and_that_is_said(setting: str, tmp_path: Path) -> None:
+    told = f"serving.properties:1: {setting}: there is no such engine here"
+    config = load(tmp_path, f"{setting}\n")
+    assert config.option.rolling_batch == "auto"
+    assert config.warnings == (f"{told}: the built-in one serves the model{REMEDIES['deepspeed']}",)
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, f"{setting}\noption.engine_fallback=error\n")
+    assert caught.value.message == f"{told} (option.engine_fallback=error){REMEDIES['deepspeed']}"
+
+
+@pytest.mark.parametrize(("other", "serves"), [("disable", "disable"), ("builtin", "auto")])
+def test_a_rolling_batch_that_is_named_counts(
+    other: str, serves: str, tmp_path: Path, deepspeed_is_here: dict[str, str]
+) -> None:
+    config = load(tmp_path, f"engine=DeepSpeed\noption.rolling_batch={other}\n", deepspeed_is_here)
+    assert config.option.rolling_batch == serves
+    assert config.warnings == (
+        f"serving.properties:1: engine=DeepSpeed has no effect: option.rolling_batch={other} counts",
+    )
+
+
+@pytest.mark.parametrize("name", ["vllm", "lmi-dist"])
+def test_vllm_serves_where_it_is_installed(name: str, tmp_path: Path, vllm_is_here: dict[str, str]) -> None:
+    text = (
+        f"option.rolling_batch={name}\noption.quantize=fp8\noption.enforce_eager=true\noption.async_scheduling=true\n"
+    )
+    config = load(tmp_path, text, vllm_is_here)
+    assert (config.option.rolling_batch, config.engine_options) == ("vllm", {"quantize": "fp8", "enforce_eager": True})
+    assert config.warnings == ("serving.properties:4: option.async_scheduling is passed to vllm",)
+
+
+@pytest.mark.parametrize(
+    ("settings", "engine", "said"),
+    [
+        ("", "vllm", "vllm serves the model, as there is a GPU; with option.rolling_batch=builtin"),
+        ("option.rolling_batch=auto", "vllm", "vllm serves the model, as there is a GPU"),
+        ("option.rolling_batch=builtin", "auto", ""),
+        ("option.device=cpu", "auto", ""),
+    ],
+)
+def test_on_a_gpu_auto_is_vllm_where_it_is_installed(
+    settings: str, engine: str, said: str, tmp_path: Path, vllm_is_here: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("djl_python.config.loading.has_gpu", lambda: True)
+    config = load(tmp_path, f"{settings}\n", vllm_is_here)
+    assert config.option.rolling_batch == engine
+    assert said in "".join(config.warnings) and bool(said) == bool(config.warnings)
+    if not settings:
+        without = load(tmp_path, "\n", {"DJL_CACHE_DIR": str(tmp_path / "empty")})
+        assert without.option.rolling_batch == "auto"
+        assert without.warnings == (
+            "on a GPU vllm is faster than the built-in engine, which serves the model: djl-serving engines install "
+            "vllm installs it",
+        )
+
+
+@pytest.mark.parametrize(
+    ("properties", "named"),
+    [
+        ("option.rolling_batch=trtllm", "option.rolling_batch=trtllm"),
+        ("engine=MPI\noption.rolling_batch=trtllm", "option.rolling_batch=trtllm"),
+        ("option.entryPoint=djl_python.tensorrt_llm", "option.entryPoint=djl_python.tensorrt_llm"),
+        (
+            "option.entryPoint=djl_python.lmi_trtllm.trtllm_async_service\noption.rolling_batch=disable",
+            "option.entryPoint=djl_python.lmi_trtllm.trtllm_async_service",
+        ),
+        (
+            "option.entryPoint=djl_python.lmi_vllm.vllm_async_service\noption.rolling_batch=disable",
+            "option.entryPoint=djl_python.lmi_vllm.vllm_async_service",
+        ),
+    ],
+)
+def test_lmis_ways_to_name_an_engine(
+    properties: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "vllm" if "vllm" in named else "trtllm"
+    without = load(tmp_path, properties)
+    assert without.option.rolling_batch == "auto"
+    assert f"{named}: there is no such engine here: the built-in one serves the model; " in without.warnings[0]
+    monkeypatch.setattr(Engine, "runtime", lambda self, cache_dir: Runtime(executable="python"))
+    assert load(tmp_path, properties).option.rolling_batch == name
+
+
+def test_trtllms_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Engine, "runtime", lambda self, cache_dir: Runtime(executable="python"))
+    config = load(
+        tmp_path,
+        "option.rolling_batch=trtllm\noption.max_input_len=1024\noption.max_output_len=2048\n"
+        "option.batch_scheduler_policy=guaranteed_no_evict\noption.gpt_model_version=starcoder\n"
+        "option.attn_backend=FLASHINFER\n",
+    )
+    assert config.option.max_input_tokens == 1024
+    assert config.engine_options == {"max_output_len": 2048, "batch_scheduler_policy": "guaranteed_no_evict"}
+    assert config.warnings == (
+        "serving.properties:5: option.gpt_model_version has no effect: TensorRT-LLM compiles nothing since its release "
+        "1.0",
+        "serving.properties:6: option.attn_backend is passed to trtllm",
+    )

@@ -17,6 +17,7 @@ from djl_python.config import (
     load_model_config,
     load_server_config,
     parse_model_spec,
+    registered_spec,
 )
 from djl_python.core.errors import ConfigError
 
@@ -79,6 +80,54 @@ def test_precedence(model: Path) -> None:
     ]
 
 
+def test_a_registration_is_stronger_than_all(model: Path) -> None:
+    (model / "serving.properties").write_text("batch_size=3\nminWorkers=4\njob_queue_size=5\n")
+    spec = registered_spec(str(model), "", name="m", parameters={"batch_size": "7", "minWorkers": "8"})
+    config = load_model_config(spec, BUILT_IN, {})
+    assert (config.serving.batch_size, config.serving.min_workers, config.serving.job_queue_size) == (7, 8, 5)
+    assert config.provenance["batch_size"] == "registration" and config.properties["minWorkers"] == "8"
+    wrong = registered_spec(str(model), "", parameters={"minWorkers": "none"})
+    with pytest.raises(ConfigError, match=r"^registration: minWorkers=none: expected an integer >= 1$"):
+        load_model_config(wrong, BUILT_IN, {})
+
+
+def test_bounds_of_workers(model: Path) -> None:
+    def bounds(text: str, **environ: str) -> tuple[int, int | None, float]:
+        serving = load(model, text, load_server_config(None, {}, environ)).serving
+        return serving.min_workers, serving.max_workers, serving.max_idle_time_s
+
+    assert bounds("") == (1, None, 60)
+    assert bounds("minWorkers=2\nmax_workers=4\nmax_idle_time=5\n") == (2, 4, 5)
+    assert bounds("# none", SERVING_MIN_WORKERS="2", SERVING_MAX_WORKERS="3", SERVING_MAX_IDLE_TIME="7") == (2, 3, 7)
+    # The server's are defaults: where the model's own contradicts one, it counts.
+    assert bounds("minWorkers=4", SERVING_MAX_WORKERS="2") == (4, 4, 60)
+    assert bounds("maxWorkers=1", SERVING_MIN_WORKERS="2") == (1, 1, 60)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("minWorkers=4\nmaxWorkers=2", "serving.properties:2: maxWorkers=2: expected at least minWorkers, which is 4"),
+        (
+            "cpu.max_workers=2\nminWorkers=4\nmaxWorkers=8\noption.device=cpu",
+            "serving.properties:1: cpu.maxWorkers=2: expected at least minWorkers, which is 4 (serving.properties:2)",
+        ),
+        (
+            "gpu.minWorkers=4\nload_on_devices=cpu;gpu1\nmax_workers=2",
+            "serving.properties:3: maxWorkers=2: expected at least gpu.minWorkers, which is 4 (serving.properties:1)",
+        ),
+    ],
+)
+def test_the_most_workers_are_not_less_than_the_least(model: Path, text: str, problem: str) -> None:
+    (found,) = problems(model, text)
+    assert found.startswith(problem)
+
+
+def test_bounds_for_a_device_that_the_model_is_not_on(model: Path) -> None:
+    config = load(model, "gpu.minWorkers=4\nmaxWorkers=2\noption.device=cpu\n")
+    assert config.serving.gpu_min_workers == 4 and config.warnings == ()
+
+
 def test_option_precedence(model: Path) -> None:
     environ = {
         "OPTION_DTYPE": "fp16",
@@ -113,9 +162,10 @@ def test_properties_are_what_djl_gives(model: Path) -> None:
 
 
 def test_a_batch_size_in_the_wrong_place_makes_no_call_a_batch(model: Path) -> None:
-    config = load(model, "option.batch_size=4", OPTION_MAX_DYNAMIC_BATCH_SIZE="3")
-    assert config.properties == {}
-    assert "serving.properties:1: option.batch_size is not known; did you mean batch_size?" in config.warnings
+    config = load(model, "option.batch_size=4\nmax_dynamic_batch_size=2\nbatch_size=2")
+    assert config.properties == {"batch_size": "4"}  # of the first call alone
+    said = "serving.properties:1: option.batch_size is not known: passed to the handler; did you mean batch_size?"
+    assert said in config.warnings
 
 
 def test_aliases(model: Path) -> None:
@@ -185,7 +235,7 @@ def test_a_secret_is_not_in_the_message(model: Path) -> None:
 def test_warnings_about_keys(model: Path) -> None:
     text = (
         "option.max_rolling_batchsize=4\noption.mine=1\noption.max_loras=awq\nminworkers=1\ntranslatorFactory=x\n"
-        "option.dtype=\noption.task=a\noption.task=b\nmaxWorkers=2\nmax_idle_time=1\nlog_request_metric=true\n"
+        "option.dtype=\noption.task=a\noption.task=b\nlog_request_metric=true\n"
     )
     config = load(model, text, OPTION_MINE_TOO="1", ENABLE_CUDA_GRAPHS="true")
     assert sorted(config.warnings) == sorted(
@@ -194,13 +244,12 @@ def test_warnings_about_keys(model: Path) -> None:
             "serving.properties:1: option.max_rolling_batchsize is not known: passed to the handler; "
             "did you mean option.max_rolling_batch_size?",
             "serving.properties:2: option.mine is not known: passed to the handler",
-            "serving.properties:3: option.max_loras has no effect: adapters are not served yet",
+            "serving.properties:3: option.max_loras has no effect: adapters are served by vLLM alone "
+            "(option.rolling_batch=vllm)",
             "serving.properties:4: minworkers is not known; did you mean minWorkers?",
             "serving.properties:5: translatorFactory has no effect: it is for DJL's engines of Java",
             "serving.properties:6: option.dtype is empty: the default counts",
-            "serving.properties:9: maxWorkers has no effect: a model has as many workers as minWorkers says",
-            "serving.properties:10: max_idle_time has no effect: a model has as many workers as minWorkers says",
-            "serving.properties:11: log_request_metric has no effect: metrics are at /metrics",
+            "serving.properties:9: log_request_metric has no effect: metrics are at /metrics",
             "environment OPTION_MINE_TOO: option.mine_too is not known: passed to the handler",
             "environment ENABLE_CUDA_GRAPHS: option.enforce_eager has no effect: it is about CUDA graphs, "
             "which the built-in engine does not use",
@@ -210,11 +259,14 @@ def test_warnings_about_keys(model: Path) -> None:
     assert config.provenance["option.dtype"] == "default"
 
 
-def test_requirements_are_the_user_s_to_install(model: Path) -> None:
+def test_requirements_that_change_what_others_have_or_count_for_nothing(model: Path) -> None:
+    (model / "requirements").mkdir()
+    assert load(model).warnings == (f"{model}/requirements has no effect: there is no requirements.txt beside it",)
     (model / "requirements.txt").write_text("numpy\n")
-    (warning,) = load(model, "option.pythonExecutable=/opt/my python").warnings
-    assert warning.startswith(f"{model}/requirements.txt is not installed by the server")
-    assert warning.endswith(f": '/opt/my python' -m pip install -r {model}/requirements.txt")
+    assert load(model).warnings == ()
+    assert load(model, "option.enable_venv=false").warnings == (
+        f"{model}/requirements.txt changes the packages of the server (option.enable_venv=false)",
+    )
 
 
 def test_nothing_to_serve(tmp_path: Path) -> None:
@@ -280,7 +332,7 @@ def test_path_is_absolute(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("/no/such/model", "/no/such/model: no such file or directory"),
         ("owner/name", "no such file or directory (a hub model is hf://owner/name)"),
-        ("djl://ai.djl/x", "model djl://ai.djl/x: scheme 'djl' is not known"),
+        ("djl://ai.djl/x", "model djl://ai.djl/x: DJL's model zoo is not here; expected a checkpoint, as in hf://x"),
     ],
 )
 def test_models_that_are_not_there(url: str, message: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from djl_python.config.properties_file import parse_properties, read_properties
 from djl_python.core.errors import ConfigError
@@ -41,6 +43,35 @@ from djl_python.core.errors import ConfigError
 )
 def test_syntax(text: str, expected: list[tuple[int, str, str]]) -> None:
     assert list(parse_properties(text)) == expected
+
+
+def escaped(text: str, marks: str) -> str:
+    """Text as `java.util.Properties.store` writes it: these marks with a backslash, others than ASCII as UTF-16."""
+    written = "".join(f"\\{one}" if one in marks or one == "\\" else one for one in text)
+    return "".join(one if " " <= one <= "~" else f"\\u{unit:04x}" for one in written for unit in _utf16_units(one))
+
+
+_TEXT = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("=:#! \\\t\n\r\f\u2028\x85\0"))
+
+
+@given(
+    st.lists(st.tuples(_TEXT.filter(bool), _TEXT)),
+    st.sampled_from(["=", ":", " ", " = ", "\t:"]),
+    st.sampled_from(["\n", "\r", "\r\n"]),
+)
+def test_what_is_written_is_read(pairs: list[tuple[str, str]], separator: str, end: str) -> None:
+    lines = [f"{escaped(key, '=:#! ')}{separator}{escaped(value, '=:#! ')}" for key, value in pairs]
+    assert list(parse_properties(end.join(lines))) == [(line, *pair) for line, pair in enumerate(pairs, 1)]
+
+
+@given(st.text())
+def test_any_text_is_read_or_refused_with_its_line(text: str) -> None:
+    try:
+        lines = [number for number, _, _ in parse_properties(text, "f")]
+    except ConfigError as error:
+        assert error.message.startswith("f:")
+    else:
+        assert lines == sorted(set(lines))
 
 
 def test_every_value_survives_escaping() -> None:

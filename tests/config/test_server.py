@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from djl_python.config import Address, ServerConfig, environment_table, load_server_config
+from djl_python.config import Address, ModelUrls, ServerConfig, environment_table, load_server_config
 from djl_python.core.errors import ConfigError
 
 
@@ -146,15 +146,37 @@ def test_all_problems_at_once(tmp_path: Path) -> None:
 
 
 def test_unknown_keys_are_warned_about(tmp_path: Path) -> None:
-    path = config_file(tmp_path, "job_que_size=5\nkeystore=x\nmanagement_address=http://0.0.0.0:8081\n")
+    path = config_file(tmp_path, "job_que_size=5\nkeystore=x\nplugin_folder=/p\n")
     # Kubernetes makes such a variable for a service that is called "serving".
-    environ = {"SERVING_PORT": "tcp://10.0.0.1:80", "SERVING_BATCH_SIZE": "", "SERVING_MAX_WORKERS": "2"}
+    environ = {"SERVING_PORT": "tcp://10.0.0.1:80", "SERVING_BATCH_SIZE": "", "SERVING_FAIL_FAST": "true"}
     config = load_server_config(path, {}, environ)
     assert config == ServerConfig(provenance=config.provenance, warnings=config.warnings)
     assert config.warnings == (
         "config.properties:1: job_que_size is not known; did you mean job_queue_size?",
-        "config.properties:2: keystore is known to DJL and has no effect here yet",
-        "config.properties:3: management_address is known to DJL and has no effect here yet",
-        "environment SERVING_MAX_WORKERS: max_workers is known to DJL and has no effect here yet",
+        "config.properties:2: keystore has no effect: encryption is the business of a proxy",
+        "config.properties:3: plugin_folder has no effect: it is for plug-ins in Java",
+        "environment SERVING_FAIL_FAST: fail_fast has no effect: a server that can load none of its models ends "
+        "anyway, and workers that end are started again",
         "environment SERVING_PORT: port is not known",
     )
+
+
+def test_who_manages_models(tmp_path: Path) -> None:
+    path = config_file(tmp_path, "management_address=unix:/run/manage\n")
+    config = load_server_config(path, {}, {"SERVING_MANAGEMENT_ADDRESS": "http://10.0.0.1:8081"})
+    assert config.management_address == Address("10.0.0.1", 8081)
+    assert load_server_config(path, {}, {}).management_address == Address("", 0, "/run/manage")
+    assert load_server_config(None, {}, {}).management_address is None
+    config = load_server_config(path, {}, {"SERVING_MANAGEMENT_ACCESS": "open"})
+    assert [text for text in config.warnings if "management_access has no effect" in text]
+    with pytest.raises(ConfigError, match="management_address=8081: expected http://host:port or unix:/path"):
+        load_server_config(None, {}, {"SERVING_MANAGEMENT_ADDRESS": "8081"})
+    with pytest.raises(ConfigError, match="management_access=all: expected one of local, open"):
+        load_server_config(None, {}, {"SERVING_MANAGEMENT_ACCESS": "all"})
+
+
+def test_where_models_are_that_nobody_has_registered() -> None:
+    config = load_server_config(None, {}, {"SERVING_MODEL_URL_PATTERN": "s3://bucket/{model}"})
+    assert config.model_url_pattern == ModelUrls("s3://bucket/{model}")
+    with pytest.raises(ConfigError, match=r"model_url_pattern=\(: expected a URL with \{model\} in it, or a regular"):
+        load_server_config(None, {}, {"SERVING_MODEL_URL_PATTERN": "("})

@@ -17,8 +17,9 @@ from djl_python.config import (
     own_options,
 )
 from djl_python.config.binding import settings_of
+from djl_python.config.engines import BUILT_IN
 
-RESULTS = {"provenance", "warnings"}
+RESULTS = {"provenance", "traces", "warnings"}
 
 
 @pytest.mark.parametrize("struct", [ServingSettings, Options, ServerConfig])
@@ -27,12 +28,15 @@ def test_every_setting_is_described(struct: type[msgspec.Struct]) -> None:
     assert set(struct.__struct_fields__) - RESULTS == described
 
 
-def test_no_setting_is_declared_twice() -> None:
-    structs = (Options, *(own_options(name) for name in ENGINES))
-    settings = [setting for struct in structs for setting in settings_of(struct)]
+@pytest.mark.parametrize("engine", ENGINES)
+def test_no_setting_of_a_model_is_declared_twice(engine: str) -> None:
+    settings = [setting for struct in (Options, own_options(engine)) for setting in settings_of(struct)]
     options = [name for setting in settings for name in (setting.key, *setting.aliases)]
     assert len(options) == len(set(options))
-    assert OPTIONS_WITHOUT_EFFECT.keys().isdisjoint(options)
+    assert engine != BUILT_IN or OPTIONS_WITHOUT_EFFECT.keys().isdisjoint(options)
+
+
+def test_a_setting_has_one_default() -> None:
     assert SERVING_WITHOUT_EFFECT.keys().isdisjoint(setting.key for setting in settings_of(ServingSettings))
     shared = {setting.field: setting.default for setting in settings_of(ServerConfig)}
     for setting in settings_of(ServingSettings):
@@ -43,7 +47,7 @@ def test_djl_spellings() -> None:
     """Keys are written as DJL writes them: camelCase only where it is."""
     keys = {setting.key for struct in (ServingSettings, Options) for setting in settings_of(struct)}
     assert {key for key in keys if not re.fullmatch(r"[a-z0-9_]+", key)} == {
-        "minWorkers",
+        *("minWorkers", "maxWorkers", "cpu.minWorkers", "cpu.maxWorkers", "gpu.minWorkers", "gpu.maxWorkers"),
         "entryPoint",
         "pythonExecutable",
     }

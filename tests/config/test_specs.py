@@ -63,6 +63,7 @@ def test_wrong_specs(text: str, message: str) -> None:
     [
         ("/opt/ml/model/", "model"),
         ("s3://bucket/", "bucket"),
+        ("template://demo", "demo"),
         ("_hidden", "_hidden"),
         ("a.TAR.GZ", "a"),
         ("a.b.mar", "a_b"),
@@ -130,6 +131,10 @@ def test_a_store_with_nothing_but_a_handler(tmp_path: Path) -> None:
 def test_hf_model_id_adds_one(tmp_path: Path) -> None:
     server = store(tmp_path, "a/model.py")
     assert found(server, HF_MODEL_ID="Owner/Name-7B") == [("a", "a"), ("Owner_Name_7B", "hf://Owner/Name-7B")]
+    assert found(ServerConfig(), MODEL_ID="Owner/Name") == [("Owner_Name", "hf://Owner/Name")]
+    assert found(ServerConfig(), MODEL_ID="a/b", OPTION_MODEL_ID="c/d") == [("c_d", "hf://c/d")]
+    assert found(server, MODEL_ID="Owner/Name") == [("a", "a")]
+    assert found(server, HF_MODEL_ID='"Owner/Name"') == [("a", "a"), ("Owner_Name", "hf://Owner/Name")]
     assert found(server, HF_MODEL_ID="s3://b/my-model") == [("a", "a"), ("my_model", "s3://b/my-model")]
     assert found(server, HF_MODEL_ID=str(tmp_path / "a")) == [("a", "a")]
 

@@ -8,18 +8,22 @@ from pathlib import Path
 import djl_python
 from djl_python.config import environment_table, server, settings_table
 from djl_python.config.environment import CONTAINER_MAPS
-from djl_python.config.without_effect import OPTIONS_WITHOUT_EFFECT
+from djl_python.config.keys.without_effect import OPTIONS_WITHOUT_EFFECT
 
 
 def test_settings_table() -> None:
     table = settings_table()
     rows = [line for line in table.splitlines() if line.startswith("|")]
     assert {line.replace("\\|", "").count("|") for line in rows} == {6}
-    assert table.count("\n## ") == 3
+    assert table.count("\n## ") == 6
     for beginning in (
         "| `batch_size` (also `max_dynamic_batch_size`) | integer | `1` | `SERVING_BATCH_SIZE` |",
-        "| `minWorkers` | integer | `1` | `SERVING_MIN_WORKERS` |",
-        "| `option.predict_timeout` | number | `120` | `OPTION_PREDICT_TIMEOUT`, `PREDICT_TIMEOUT` |",
+        "| `minWorkers` (also `min_workers`) | integer | `1` | `SERVING_MIN_WORKERS` |",
+        "| `maxWorkers` (also `max_workers`) | integer |  | `SERVING_MAX_WORKERS` |",
+        "| `gpu.maxWorkers` (also `gpu.max_workers`) | integer |  |  |",
+        "| `max_idle_time` | number | `60` | `SERVING_MAX_IDLE_TIME` |",
+        "| `option.predict_timeout` (also `option.prediction_timeout`) | number | `120` | `OPTION_PREDICT_TIMEOUT`, "
+        "`PREDICT_TIMEOUT` |",
         "| `option.trust_remote_code` | true, false | `false` | `OPTION_TRUST_REMOTE_CODE` |",
         "| `option.max_model_len` (also `option.max_total_tokens`, `option.n_positions`) | integer |  "
         "| `OPTION_MAX_MODEL_LEN`, `MAX_TOTAL_TOKENS` |",
@@ -32,7 +36,7 @@ def test_settings_table() -> None:
 
 def test_every_variable_that_is_read_is_in_a_table() -> None:
     tables = environment_table() + settings_table()
-    read = {*CONTAINER_MAPS, *server._ENVIRONMENT_MAPS}
+    read = {*CONTAINER_MAPS, *(name for name, _, _ in server._ENVIRONMENT_MAPS)}
     for path in Path(djl_python.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             match node:

@@ -47,7 +47,9 @@ def test_a_model_for_something_else_is_refused(tmp_path: Path, config: dict[str,
     with pytest.raises(ModelLoadError) as caught:
         check_is_for(TEXT_GENERATION, checkpoint(tmp_path, config))
     assert f"{tmp_path}: {named} (config.json) is a model for {task}, and" in caught.value.message
-    assert "A model.py with handle(inputs) can serve it" in caught.value.message
+    served = "option.entryPoint=djl_python.huggingface and option.rolling_batch=disable it is served, one request at a"
+    by_hand = "A model.py with handle(inputs) can serve it"
+    assert (by_hand if task == "feature-extraction" else served) in caught.value.message
 
 
 @pytest.mark.parametrize(
@@ -77,11 +79,13 @@ def test_the_handler_of_a_task() -> None:
     for task in ("", "text-generation"):
         assert task_of(ModelConfig(name="m", option=Options(task=task))) is TASKS["text-generation"]
     with pytest.raises(ModelLoadError) as caught:
-        task_of(ModelConfig(name="m", option=Options(task="fill-mask")))
+        task_of(ModelConfig(name="m", option=Options(task="text-embedding"), provenance={"option.task": "here:1"}))
     assert caught.value.message == (
-        "option.task=fill-mask: no built-in handler does that; expected text-generation. A model.py with "
-        "handle(inputs) can serve it, with transformers' AutoModelForMaskedLM for example"
+        "here:1: option.task=text-embedding: no built-in handler does that; expected text-generation. A model.py with "
+        "handle(inputs) can serve it, with transformers' AutoModel for example"
     )
+    with pytest.raises(ModelLoadError, match=r"option.rolling_batch=disable it is served"):
+        task_of(ModelConfig(name="m", option=Options(task="summarization")))
     with pytest.raises(ModelLoadError, match=r"can serve it, with transformers' AutoModel for example"):
         task_of(ModelConfig(name="m", option=Options(task="text-embedding")))
     with pytest.raises(ModelLoadError, match=r"can serve it$"):

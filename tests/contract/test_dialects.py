@@ -96,6 +96,8 @@ PROMPTED: dict[str, tuple[str, Any, Reader]] = {
     "LMI": ("/invocations", GENERATE, whole),
     "LMI by name": ("/predictions/demo", GENERATE, whole),
     "LMI stream": ("/invocations", GENERATE | STREAM, tokens),
+    "LMI completion": ("/invocations", COMPLETE, choice),
+    "LMI completion stream": ("/predictions/demo", COMPLETE | STREAM, pieces),
     "OpenAI": ("/v1/completions", COMPLETE, choice),
     "OpenAI stream": ("/v1/completions", COMPLETE | STREAM, pieces),
     "TGI": ("/generate", GENERATE, whole),
@@ -269,6 +271,26 @@ def test_a_stop_token_is_left_out_like_a_stop_text(
     assert text.count("<|") == kept
 
 
+ON_AND_ON = {"ignore_eos": True, "stop": ["<|im_end|>", "<|endoftext|>"]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "read"),
+    [
+        ("/invocations", with_parameters(GENERATE, {**ON_AND_ON, "max_new_tokens": 60}), whole),
+        ("/invocations", with_parameters(GENERATE, {**ON_AND_ON, "max_new_tokens": 60}) | STREAM, tokens),
+        ("/v1/completions", COMPLETE | ON_AND_ON | {"max_tokens": 60}, choice),
+        ("/v1/chat/completions", CHAT | ON_AND_ON | {"max_tokens": 60}, choice),
+        ("/v1/chat/completions", CHAT | ON_AND_ON | {"max_tokens": 60} | STREAM, pieces),
+        ("/v2/models/demo/generate", TRITON | ON_AND_ON | {"parameters": {"max_tokens": 60}}, triton),
+    ],
+)
+def test_a_special_token_may_be_a_stop_sequence(plain: RunningServer, path: str, body: Any, read: Reader) -> None:
+    """Also where special tokens are left out of the text, in which no stop sequence could be found."""
+    text = read(objects(post(plain, path, body)))
+    assert text.strip().endswith("find patterns in data.")
+
+
 USED_UP = {
     "type": "object",
     "properties": {"score": {"type": "integer", "minimum": 1, "maximum": 99}},
@@ -286,6 +308,8 @@ IN_FORMAT = {"response_format": {"type": "json_schema", "json_schema": {"name": 
         ("/v1/chat/completions", CHAT | IN_FORMAT | STREAM, pieces),
         ("/v1/completions", COMPLETE | {"guided_json": USED_UP}, choice),
         ("/v1/completions", COMPLETE | {"guided_json": USED_UP} | STREAM, pieces),
+        ("/invocations", with_parameters(GENERATE, {"guided_json": USED_UP}), whole),
+        ("/invocations", with_parameters(GENERATE, {"grammar": {"type": "json", "value": USED_UP}}) | STREAM, tokens),
         ("/generate", with_parameters(GENERATE, {"grammar": {"type": "json", "value": USED_UP}}), whole),
         ("/generate_stream", with_parameters(GENERATE, {"grammar": {"type": "json", "value": USED_UP}}), tokens),
     ],
@@ -358,7 +382,10 @@ TEMPERATURE = "temperature: expected a number >= 0 and <= 2, got 9"
             {"parameters": {}},
             424,
             JSON,
-            {"error": "inputs: required, expected a string (or messages, for a chat)", "code": 424},
+            {
+                "error": "inputs: required, expected a string (or prompt, for a completion, or messages, for a chat)",
+                "code": 424,
+            },
         ),
         (
             "/invocations",

@@ -6,9 +6,10 @@ Real processes, sockets and signals.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,29 @@ from djl_python.core.types import FinishReason, SamplingParams
 from djl_python.engine.client import EngineClient
 from djl_python.testing import FAKE_ASYNC_ENGINE, FAKE_ENGINE
 from tests.checkpoints import build_checkpoint
+from tests.engine.trtllm.conftest import pretend
 from tests.engines import Listener, Sink
+from tests.real.engines import NAMES, cache_dir, lacking
+from tests.real.fetch import checkpoint as weights
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-ENGINES = ["auto", "echo", FAKE_ENGINE, FAKE_ASYNC_ENGINE]
+#: The built-in engine, with a model most of whose weights are on disk.
+OFFLOADED = "offloaded"
+#: What NAMES have in environments of their own is dear.
+ENGINES = [
+    "auto",
+    "echo",
+    FAKE_ENGINE,
+    FAKE_ASYNC_ENGINE,
+    *(pytest.param(one, marks=pytest.mark.slow) for one in (OFFLOADED, "trtllm", *NAMES)),
+]
+#: Options of these, and of every engine's.
+OPTIONS: dict[str, dict[str, Any]] = {
+    OFFLOADED: {"device_map": "auto", "max_memory": '{"cpu": "100KB"}'},
+    "vllm": {"engine_options": {"enforce_eager": True}},
+    "deepspeed": {"tensor_parallel_degree": 2, "device": "cpu", "engine_options": {"threads": 1}},
+}
 #: A token that makes the fakes' generations fail.
 FAILING = 99
 #: So that a sequence is not over before it can be cancelled.
@@ -37,15 +56,40 @@ def name(request: pytest.FixtureRequest) -> str:
     return found
 
 
+@pytest.fixture(scope="module", autouse=True)
+def little_memory() -> Iterator[None]:
+    """vLLM's cache is no larger than it need be: other tests run beside these."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tensorrt_llm(name: str) -> Iterator[None]:
+    """A package that stands for TensorRT-LLM, which needs a GPU."""
+    with pytest.MonkeyPatch.context() as patch:
+        if name == "trtllm":
+            pretend(patch)
+        yield
+
+
 @pytest.fixture(scope="module")
 def checkpoint(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if name in NAMES:
+        if reason := lacking(name) or ("" if weights().is_dir() else "SmolLM2 is not here: `make weights` fetches it"):
+            pytest.skip(reason)
+        return weights()
     path = tmp_path_factory.mktemp("model")
-    return build_checkpoint(path, "llama") if name == "auto" else path
+    return build_checkpoint(path, "llama") if name in ("auto", OFFLOADED, "trtllm") else path
 
 
 async def opened(name: str, checkpoint: Path, listener: Listener, **options: Any) -> EngineClient:
     properties = {"fake_failing_token": str(FAILING), "fake_step_ms": str(STEP_MS)}
-    return await listener.open(checkpoint, properties, rolling_batch=name, **options)
+    if name in NAMES:
+        properties = {"seed": "0"}
+        options |= {"cache_dir": str(cache_dir()), "dtype": "fp32"}
+    options |= OPTIONS.get(name, {})
+    return await listener.open(checkpoint, properties, rolling_batch="auto" if name == OFFLOADED else name, **options)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -61,7 +105,7 @@ async def engine(name: str, checkpoint: Path) -> AsyncIterator[tuple[EngineClien
 async def test_it_tells_its_limits(name: str, engine: tuple[EngineClient, Listener]) -> None:
     client, _ = engine
     assert (client.limits.max_model_len, client.limits.max_batch_size) == (128, 3)
-    assert client.limits.info.runner == (name if name != "auto" else "native")
+    assert client.limits.info.runner == {"auto": "native", OFFLOADED: "torch-paged"}.get(name, name)
 
 
 async def test_events_of_many_sequences_reach_their_own_sinks(engine: tuple[EngineClient, Listener]) -> None:
@@ -146,12 +190,15 @@ async def test_a_failing_sequence_costs_no_other_one_anything(name: str, engine:
 
 async def test_a_killed_engine_ends_what_was_in_flight(name: str, checkpoint: Path) -> None:
     listener = Listener()
-    longest = 128 if name == "auto" else 1 << 20  # an echo would be over before it is killed
+    longest = (
+        128 if name in ("auto", OFFLOADED, "trtllm", *NAMES) else 1 << 20
+    )  # an echo would be over before it is killed
     client = await opened(name, checkpoint, listener, max_model_len=longest)
     sinks = [Sink(), Sink()]
     for sink in sinks:
         client.submit([5] * 9, SamplingParams(max_new_tokens=longest - 10, ignore_eos=True), sink)
     await sinks[0].begun.wait()
+    own = psutil.Process(client.pid).children(recursive=True)
     os.kill(client.pid, signal.SIGKILL)
     for sink in sinks:
         last = (await sink.end())[-1]
@@ -162,6 +209,9 @@ async def test_a_killed_engine_ends_what_was_in_flight(name: str, checkpoint: Pa
     assert (await late.end())[-1].error == "the engine process ended unexpectedly"
     await client.close()
     assert len(listener.deaths) == 1
+    for process in own:  # a server kills what is left of a worker's process group, which ends with its engine
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 async def test_it_closes_with_sequences_in_flight(name: str, checkpoint: Path) -> None:

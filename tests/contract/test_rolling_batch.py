@@ -6,6 +6,8 @@ import random
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from djl_python.core.errors import ParameterError
 from djl_python.core.registry import load_object
@@ -112,6 +114,51 @@ def test_cancelling_works_anywhere_and_twice(opener: Opener) -> None:
     batch.cancel(1)
     batch.cancel(2)
     assert is_empty(batch)
+
+
+#: A request's prompt and most tokens; a number of steps; or which of the requests so far is cancelled.
+_ACTIONS = st.lists(
+    st.tuples(st.lists(st.integers(2, 200), min_size=1, max_size=40), st.integers(1, 12))
+    | st.integers(1, 4)
+    | st.builds(str, st.integers(0, 8)),
+    max_size=24,
+)
+
+
+@settings(max_examples=60)
+@given(_ACTIONS)
+def test_every_request_ends_once_and_leaves_nothing(
+    shared: RollingBatch, actions: list[tuple[list[int], int] | int | str]
+) -> None:
+    """No request is lost, answered twice, or answered after it was cancelled, whoever comes and goes."""
+    wanted: dict[int, int] = {}
+    cancelled: set[int] = set()
+    events: dict[int, list[TokenEvent]] = {}
+
+    def step() -> None:
+        for event in shared.step():
+            assert event.request_id not in cancelled
+            events[event.request_id].append(event)
+
+    for action in actions:
+        if isinstance(action, tuple):
+            number = len(wanted)
+            wanted[number], events[number] = action[1], []
+            shared.add(number, action[0], SamplingParams(max_new_tokens=action[1], ignore_eos=True))
+        elif isinstance(action, str):
+            if (number := int(action)) in wanted:
+                shared.cancel(number)
+                cancelled.add(number)
+        else:
+            for _ in range(action):
+                step()
+    while not shared.idle:
+        step()
+    for number, tokens in wanted.items():
+        finishes = [event.finish for event in events[number]]
+        ended = [None] * (tokens - 1) + [FinishReason.LENGTH]
+        assert finishes == (ended[: len(finishes)] if number in cancelled else ended)
+    assert is_empty(shared)
 
 
 def test_the_context_ends_what_max_new_tokens_does_not(shared: RollingBatch) -> None:

@@ -59,7 +59,7 @@ def whole(formatter: Formatter, *deltas: Delta) -> dict[str, Any]:
 def events(formatter: Formatter, *deltas: Delta) -> list[dict[str, Any]]:
     """The objects of a stream that ends with [DONE]."""
     assert formatter.stream
-    assert formatter.headers["content-type"] == "text/event-stream"
+    assert formatter.headers["content-type"].partition(";")[0] == "text/event-stream"
     return sse(answer(formatter, *deltas))
 
 

@@ -32,10 +32,25 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         yield running
 
 
+@pytest.mark.slow
 def test_all_of_them_are_served(server: RunningServer) -> None:
     assert len(SERVED) >= 15
     states = httpx.get(f"{server.url}/ping", timeout=30).json()
     assert {name: state["status"] for name, state in states.items()} == dict.fromkeys(SERVED, "Healthy")
+
+
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("formatter_legacy", '{"messages": [{"role": "user", "content": '),  # the demo's checkpoint has a template
+        ("formatter_request_output", "@request.json   # a file with what the handler reads"),  # its input formatter
+        ("custom_handler", "@request.json"),
+        ("huggingface_wrapper", "@request.json"),
+    ],
+)
+def test_the_command_that_is_printed_suits_the_handler(server: RunningServer, name: str, body: str) -> None:
+    (line,) = (line for line in server.output().splitlines() if "curl " in line and f"/predictions/{name} " in line)
+    assert line.partition(" -d ")[2].lstrip("'").startswith(body)
 
 
 def post(server: RunningServer, name: str, **sent: Any) -> httpx.Response:

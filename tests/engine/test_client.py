@@ -77,7 +77,8 @@ async def test_a_frozen_engine_is_killed(checkpoint: Path, monkeypatch: pytest.M
     [
         (
             {"rolling_batch": "nonsense"},
-            "option.rolling_batch 'nonsense' is not known; expected one of auto, echo, or module:Class",
+            "option.rolling_batch 'nonsense' is not known; expected one of auto, deepspeed, echo, trtllm, "
+            "vllm, or module:Class",
         ),
         ({"rolling_batch": "broken_engine:Engine"}, "ZeroDivisionError: division by zero"),
         (
@@ -117,6 +118,7 @@ async def test_an_engine_that_is_not_waited_for_any_more_is_gone_at_once(
     assert not psutil.pid_exists(int(os.readlink(pid)))
 
 
+@pytest.mark.slow
 async def test_the_engine_does_not_outlive_its_worker(checkpoint: Path, tmp_path: Path) -> None:
     """A worker that is killed takes its engine with it, in the middle of a sequence."""
     script = tmp_path / "worker.py"
@@ -144,3 +146,37 @@ asyncio.run(main())
     await worker.wait()
     await asyncio.to_thread(psutil.wait_procs, [engine], 10)
     assert not engine.is_running()
+
+
+OWN_ENGINE = """
+from djl_python.core.metrics import MetricFamily, MetricSample
+from djl_python.testing import FakeAsyncEngine
+
+class Own(FakeAsyncEngine):
+    named = ""
+
+    async def generate(self, request_id, prompt_ids, sampling, images=None, adapter=""):
+        self.named = adapter
+        async for event in super().generate(request_id, prompt_ids, sampling):
+            yield event
+
+    def metrics(self):
+        return [MetricFamily("own:x", "gauge", "X.", [MetricSample("own:x", {"adapter": self.named}, 1.0)])]
+"""
+
+
+async def test_an_engine_is_told_of_adapters_and_tells_of_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own.py").write_text(OWN_ENGINE)
+    listener = Listener()
+    client = await listener.open(tmp_path, rolling_batch="own:Own")
+    try:
+        async with asyncio.timeout(60):
+            sink = Sink()
+            client.submit([5] * 9, SamplingParams(max_new_tokens=2), sink, adapter="tom")
+            await sink.end()
+            await listener.measured.wait()
+        assert listener.metrics[0].samples[0].labels == {"adapter": "tom"}
+    finally:
+        await client.close()

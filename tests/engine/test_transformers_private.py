@@ -24,6 +24,7 @@ from djl_python.engine.transformers_private import (
     "name",
     [
         "AttentionMaskInterface._global_mapping",
+        "PreTrainedModel._no_split_modules",
         "PreTrainedModel._keys_to_ignore_on_load_unexpected",
         "PreTrainedConfig._attn_implementation",
         "conversion_mapping.get_model_conversion_mapping",

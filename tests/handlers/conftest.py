@@ -12,6 +12,7 @@ import pytest
 
 from djl_python.dialects import DIALECTS
 from tests.handlers.harness import BYTES, EOS, PlainDialect, Served
+from tests.sketches import write_sketch
 
 
 @pytest.fixture(autouse=True)
@@ -55,9 +56,9 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
 
 @pytest.fixture
 def model_dir(tmp_path: Path) -> Path:
+    write_sketch(tmp_path)
     BYTES.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": EOS}))
-    (tmp_path / "config.json").write_text("{}")
     return tmp_path
 
 

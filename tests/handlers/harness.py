@@ -15,13 +15,14 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from djl_python.config import ModelConfig, Options
 from djl_python.core.errors import ServingError
+from djl_python.core.metrics import MetricFamily
+from djl_python.core.pictures import AnyImages, Pictures
 from djl_python.core.types import (
     Chat,
     Delta,
     EngineStats,
     FinishReason,
     GenerateRequest,
-    Images,
     SamplingParams,
     TokenEvent,
     Vocabulary,
@@ -31,7 +32,7 @@ from djl_python.engine.builtin.options import BuiltInOptions
 from djl_python.handler import Context
 from djl_python.handlers.text_generation import TextGenerationHandler
 from djl_python.inputs import Input
-from djl_python.ipc.protocol import Call, Opened
+from djl_python.ipc.protocol import AdapterChange, Call, Opened
 from djl_python.worker.thread import HandlerThread
 
 EOS = "<|end|>"
@@ -64,8 +65,12 @@ class FakeEngine:
         self.running_s: float | None = None  # what the first token's event tells
         self.sequences: dict[int, tuple[list[int], SamplingParams, Callable[[TokenEvent], None], list[int]]] = {}
         self.prompts: dict[int, list[int]] = {}
+        self.adapters: list[str] = []
         self.sampling: dict[int, SamplingParams] = {}
-        self.images: dict[int, Images | None] = {}
+        self.images: dict[int, AnyImages | None] = {}
+        self.changes: list[AdapterChange] = []
+        self.refusal: ServingError | None = None  # of changes, and of pictures
+        self.pictures: list[Pictures] = []
         self.cancelled: list[int] = []
         self.closed = False
         self.reply_to: Callable[[str], str] = lambda prompt: f" {prompt.upper()}"
@@ -83,13 +88,29 @@ class FakeEngine:
     def know(self, vocabulary: Vocabulary) -> None:
         self.vocabularies.append(vocabulary)
 
+    async def change_adapter(self, change: AdapterChange) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.changes.append(change)
+
+    async def expand(self, pictures: Pictures) -> list[int]:
+        """Two ids more for each picture."""
+        if self.refusal is not None:
+            raise self.refusal
+        self.pictures.append(pictures)
+        return [*pictures.written, *[32] * 2 * len(pictures.pixels)]
+
     def submit(
         self,
         prompt_ids: list[int],
         sampling: SamplingParams,
         on_event: Callable[[TokenEvent], None],
-        images: Images | None = None,
+        images: AnyImages | None = None,
+        adapter: str = "",
+        *,
+        http_request_id: str = "",
     ) -> int:
+        self.adapters.append(adapter)
         request_id = len(self.prompts) + 1
         script = [*self.script_of(BYTES.decode(prompt_ids)), EOS_ID]
         self.sequences[request_id] = (prompt_ids, sampling, on_event, script)
@@ -190,6 +211,9 @@ class FakeMetrics:
     def observe(self, name: str, *values: float) -> None:
         self.observations[name].extend(values)
 
+    def engine(self, families: list[MetricFamily]) -> None:
+        self.families = families
+
 
 class Served:
     """A loaded handler and what it was given."""
@@ -201,9 +225,15 @@ class Served:
         self.failures: list[str] = []
         self.handler = TextGenerationHandler(self.engine.open)
 
-    async def load(self, **options: Any) -> Served:
+    async def load(self, adapters: tuple[str, ...] = (), **options: Any) -> Served:
         own = {name: options.pop(name) for name in BuiltInOptions.__struct_fields__ if name in options}
-        config = ModelConfig(name="m", path=str(self.model_dir), option=Options(**options), engine_options=own)
+        config = ModelConfig(
+            name="m",
+            path=str(self.model_dir),
+            option=Options(**options),
+            engine_options=own,
+            adapters=dict.fromkeys(adapters, "/adapter"),
+        )
         self.thread = HandlerThread()
         await self.handler.load(
             Context(

@@ -135,6 +135,28 @@ async def test_a_minimum_length(served: Served, model: Any) -> None:
     assert (await search(served, request))[0] == expected
 
 
+@pytest.mark.parametrize("penalty", [1.05, 1.5, 4.0])
+@pytest.mark.parametrize("ends", ENDS, ids=["no-ends", "some-ends", "many-ends"])
+async def test_a_repetition_penalty(served: Served, model: Any, penalty: float, ends: list[int]) -> None:
+    """The tokens of the prompt are repeated too."""
+    for prompt in PROMPTS:
+        sampling = SamplingParams(max_new_tokens=12, repetition_penalty=penalty, stop_token_ids=tuple(ends))
+        request = GenerateRequest(
+            prompt=tuple(prompt), sampling=sampling, branching=Branching(n=3, num_beams=3, length_penalty=1.5)
+        )
+        expected = reference(
+            model,
+            prompt,
+            [EOS_ID, *ends],
+            max_new_tokens=12,
+            repetition_penalty=penalty,
+            num_beams=3,
+            num_return_sequences=3,
+            length_penalty=1.5,
+        )
+        assert (await search(served, request))[0] == expected
+
+
 async def test_what_is_told_of_the_answer(served: Served) -> None:
     request = GenerateRequest(
         prompt="hello",
@@ -263,7 +285,8 @@ async def test_a_stop_sequence_may_begin_with_the_space_before_a_word(
     [
         ({"grammar": Grammar("json_object")}, {}, "does not go with grammar"),
         ({"do_sample": True}, {}, "does not go with do_sample"),
-        ({"repetition_penalty": 1.1}, {}, "does not go with repetition_penalty"),
+        ({"repetition_penalty": 0.9}, {}, "does not go with a repetition_penalty below 1"),
+        ({"presence_penalty": 0.5}, {}, "does not go with presence_penalty"),
         ({"bad_words_ids": ((1,),)}, {}, "does not go with bad_sequences"),
         ({}, {"n": 3}, "expected at least n"),
     ],
@@ -282,7 +305,7 @@ async def test_what_does_not_go_with_it(
 
 
 async def test_the_search_ends_when_nothing_better_can_come() -> None:
-    beams = Beams(Branching(num_beams=1), {0}, max_new_tokens=10)
+    beams = Beams(Branching(num_beams=1), {0}, SamplingParams(max_new_tokens=10))
     beams.advance([[(0, -0.1), (1, -3.0)]])
     assert beams.done
     assert [beam.ids for beam in beams.finished] == [[0]]

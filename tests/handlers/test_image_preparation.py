@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from djl_python.core.errors import ContextLengthError, PayloadError
-from djl_python.core.types import Chat, GenerateRequest, ImageSource, SamplingParams
+from djl_python.core.types import Chat, GenerateRequest, Images, ImageSource, SamplingParams
 from tests.handlers.harness import LIMITS, Served
 from tests.vision_checkpoints import build_vision_checkpoint, data_url, picture
 
@@ -38,7 +38,7 @@ async def test_the_engine_is_told_what_is_to_be_seen(llava: Path) -> None:
     assert example.images.inputs.keys() == {"pixel_values"}
     (*_, last) = await served.plain(seeing())
     (images,) = served.engine.images.values()
-    assert images is not None
+    assert isinstance(images, Images)
     assert images.inputs["pixel_values"].shape == (1, 3, 24, 24)
     assert last.finish is not None
     assert last.finish.prompt == "user: <image>?\nassistant:"
@@ -48,7 +48,7 @@ async def test_the_engine_is_told_what_is_to_be_seen(llava: Path) -> None:
 
 async def test_an_engine_that_takes_no_images(llava: Path) -> None:
     served = await serve(llava, takes_images=False)
-    with pytest.raises(PayloadError, match="this model does not take images") as caught:
+    with pytest.raises(PayloadError, match=r"the engine that runs this model \(.*\) takes no images") as caught:
         await served.plain(seeing())
     assert caught.value.field == FIELD
     await served.handler.close()

@@ -14,6 +14,7 @@ from djl_python.dialects.shared.typed_errors import typed_error
 from djl_python.text.tokens.tokenizer import FastBackend
 from tests.handlers.conftest import Watch
 from tests.handlers.harness import LIMITS, Served
+from tests.sketches import LLAMA
 
 
 async def test_tokens_have_exact_characters(served: Served) -> None:
@@ -64,14 +65,14 @@ async def test_a_chat_without_a_template(served: Served) -> None:
     ],
 )
 async def test_limits_and_names(model_dir: Path, config: dict[str, object], option: str, dtype: str) -> None:
-    (model_dir / "config.json").write_text(json.dumps(config))
+    (model_dir / "config.json").write_text(json.dumps(LLAMA | config))
     served = await Served(model_dir).load(dtype=option)
     found = json.loads((await served.query("info")).body)
     assert found == ["m", "m", dtype, LIMITS.max_model_len, 2 * LIMITS.max_batch_size]
 
 
 async def test_the_engine_knows_best_what_it_computes_in(model_dir: Path) -> None:
-    (model_dir / "config.json").write_text('{"dtype": "float16"}')
+    (model_dir / "config.json").write_text(json.dumps({**LLAMA, "dtype": "float16"}))
     served = await Served(model_dir, msgspec.structs.replace(LIMITS, info=EngineInfo(dtype="bfloat16"))).load(
         dtype="fp16"
     )

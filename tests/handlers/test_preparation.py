@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from tokenizers import normalizers
 
-from djl_python.core.errors import ConfigError, ContextLengthError, ParameterError, PayloadError
-from djl_python.core.types import Chat, Delta, GenerateRequest, Grammar, SamplingParams, ToolUse
+from djl_python.core.errors import ConfigError, ContextLengthError, ModelLoadError, ParameterError, PayloadError
+from djl_python.core.types import Chat, Delta, FreeText, GenerateRequest, Grammar, SamplingParams, ToolUse
 from djl_python.text.chat import ChatTemplates
 from djl_python.text.tokens.tokenizer import FastBackend
 from tests.handlers.conftest import Watch
@@ -387,9 +387,97 @@ async def test_the_parser_can_be_chosen(model_dir: Path) -> None:
 async def test_an_unknown_parser_is_told_at_load(model_dir: Path) -> None:
     for name, message in (("nope", r"option\.tool_call_parser 'nope' is not known"), ("json:Gone", "has no 'Gone'")):
         served = Served(model_dir)
-        with pytest.raises(ConfigError, match=message):
+        with pytest.raises((ConfigError, ModelLoadError), match=message):
             await served.load(tool_call_parser=name)
     assert served.engine.closed  # it was opened: to find that nothing has the name takes an import
+
+
+THINK = (("<think>",), ("</think>",))
+
+
+def reasoning(messages: str = "hi", **options: Any) -> GenerateRequest:
+    prompt = chat(messages, **options)
+    sampling = SamplingParams(max_new_tokens=100, grammar=FORM)
+    return GenerateRequest(prompt=prompt, sampling=sampling, splits_reasoning=True)
+
+
+async def test_a_grammar_is_for_what_follows_the_reasoning(model_dir: Path) -> None:
+    (model_dir / "chat_template.jinja").write_text("{{ messages[0].content }}{% if opened %}<think>{% endif %}")
+    served = await Served(model_dir).load(reasoning_parser="qwen3")
+    await served.plain(reasoning())
+    await served.plain(reasoning(variables={"opened": True}))
+    await served.plain(reasoning("x</think>"))
+    await served.plain(reasoning(tool_use=ToolUse(tools=(), choice="none")))
+    plain = GenerateRequest(prompt=chat("hi"), sampling=SamplingParams(max_new_tokens=100, grammar=FORM))
+    await served.plain(plain)
+    found = [given.grammar.before if given.grammar else "none" for given in served.engine.sampling.values()]
+    maybe = FreeText(*THINK, begun=False)
+    assert found == [maybe, FreeText(*THINK, begun=True), None, maybe, None]
+
+
+async def test_a_forced_call_follows_the_reasoning(model_dir: Path) -> None:
+    (model_dir / "chat_template.jinja").write_text("{{ messages[0].content }}{# tools #}")
+    served = await Served(model_dir).load(reasoning_parser="deepseek_r1")
+    served.engine.reply_to = lambda prompt: 'Hm {"name"</think>\n[{"name": "now", "arguments": {}}]'
+    asked = GenerateRequest(
+        prompt=chat("x", tool_use=ToolUse(tools=TOOLS, choice="required")),
+        sampling=SamplingParams(max_new_tokens=100),
+        splits_reasoning=True,
+    )
+    deltas = await served.plain(asked)
+    assert calls(deltas) == [(0, "now", "{}")]
+    assert "".join(delta.reasoning for delta in deltas) == 'Hm {"name"' and not any(delta.text for delta in deltas)
+    (given,) = served.engine.sampling.values()
+    assert given.grammar is not None and given.grammar.before == FreeText(*THINK, begun=True)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_after_its_reasoning_an_answer_with_tools_has_the_form(chatting_reasoner: Served, stream: bool) -> None:
+    served = chatting_reasoner
+    served.engine.reply_to = lambda prompt: "<think>Hm</think> Yes"
+    deltas = await served.plain(reasoning(tool_use=ToolUse(tools=TOOLS)), stream=stream)
+    assert [given.grammar for given in served.engine.sampling.values()] == [
+        None,
+        msgspec.structs.replace(FORM, before=FreeText(*THINK, begun=False)),
+    ]
+    assert ("".join(d.reasoning for d in deltas), "".join(d.text for d in deltas)) == ("Hm", "Yes")
+    assert deltas[-1].finish is not None and deltas[-1].finish.reasoning_tokens == len("<think>Hm</think>")
+
+
+async def test_an_answer_that_ends_within_its_reasoning_needs_no_form(chatting_reasoner: Served) -> None:
+    served = chatting_reasoner
+    served.engine.reply_to = lambda prompt: "<think>Hm"
+    deltas = await served.plain(reasoning(tool_use=ToolUse(tools=TOOLS)))
+    assert len(served.engine.prompts) == 1
+    assert "".join(delta.reasoning for delta in deltas) == "Hm"
+
+
+@pytest.fixture
+async def chatting_reasoner(model_dir: Path) -> Served:
+    (model_dir / "chat_template.jinja").write_text("{{ messages[0].content }}{# <tool_call> </think> #}")
+    return await Served(model_dir).load(enable_reasoning=True)
+
+
+async def test_marks_that_are_special_tokens_are_seen(model_dir: Path) -> None:
+    tokenizer = type(BYTES).from_str(BYTES.to_str())
+    tokenizer.add_special_tokens(["[THINK]", "[/THINK]", "[OTHER]"])
+    tokenizer.save(str(model_dir / "tokenizer.json"))
+    config = {"eos_token": EOS, "chat_template": "{{ messages[0].content }}"}
+    (model_dir / "tokenizer_config.json").write_text(json.dumps(config))
+    served = await Served(model_dir).load(reasoning_parser="mistral")
+    begin, end, other = (tokenizer.get_vocab()[name] for name in ("[THINK]", "[/THINK]", "[OTHER]"))
+    served.engine.script_of = lambda prompt: [begin, *ids("Hm"), other, end, other, *ids("Yes")]
+    deltas = await served.plain(msgspec.structs.replace(request(chat("x")), splits_reasoning=True))
+    assert ("".join(d.reasoning for d in deltas), "".join(d.text for d in deltas)) == ("Hm", "Yes")
+
+
+async def test_an_unknown_reasoning_parser_is_told_at_load(model_dir: Path) -> None:
+    for options, message in (
+        ({"reasoning_parser": "nope"}, r"option\.reasoning_parser 'nope' is not known; expected one of cohere"),
+        ({"enable_reasoning": True}, "does not tell how reasoning is marked"),
+    ):
+        with pytest.raises(ModelLoadError, match=message):
+            await Served(model_dir).load(**options)
 
 
 async def test_special_tokens_of_the_syntax_are_seen(model_dir: Path) -> None:

@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from djl_python.core.errors import GenerationError, ModelLoadError, ParameterError, PayloadError
-from djl_python.core.types import EngineStats
+from djl_python.core.metrics import MetricFamily, MetricSample
+from djl_python.core.types import Chat, EngineStats
 from djl_python.handlers.text_generation import TextGenerationHandler
 from djl_python.text.tokens.tokenizer import FastBackend
 from tests.handlers.conftest import Watch
@@ -225,12 +226,45 @@ async def test_a_model_py_is_imported_once(model_dir: Path) -> None:
 # ------------------------------------------------------------------------------------------------ loading
 
 
-async def test_a_missing_tokenizer_closes_the_engine(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    served = Served(tmp_path)
+@pytest.mark.parametrize("setting", ["own.jinja", "{{ messages[0].content }}!", None])
+async def test_a_chat_template_of_the_settings_counts_instead_of_the_checkpoints(
+    model_dir: Path, setting: str | None
+) -> None:
+    (model_dir / "chat_template.jinja").write_text("{{ messages[0].content }}?")
+    (model_dir / "own.jinja").write_text("{{ messages[0].content }}!")
+    served = Served(model_dir)
+    options: dict[str, Any] = {} if setting is None else {"chat_template": setting}
+    await served.load(**options)
+    chat = Chat(messages=({"role": "user", "content": "Hello"},))
+    assert served.handler._preparation.render(chat) == ("Hello?" if setting is None else "Hello!")
+    await served.handler.close()
+
+
+async def test_without_a_tokenizer_no_engine_is_started(model_dir: Path) -> None:
+    (model_dir / "tokenizer.json").unlink()
+    served = Served(model_dir)
     with pytest.raises(ModelLoadError, match="there is no tokenizer"):
         await served.load()
+    assert not hasattr(served.engine, "callbacks")
+
+
+async def test_a_broken_tokenizer_closes_the_engine(model_dir: Path) -> None:
+    (model_dir / "tokenizer.json").write_text("{}")
+    served = Served(model_dir)
+    with pytest.raises(ModelLoadError, match=r"tokenizer\.json"):
+        await served.load()
     assert served.engine.closed
+
+
+async def test_a_checkpoint_that_was_fetched_is_looked_at_before_an_engine_is_started(
+    model_dir: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("djl_python.handlers.text_generation.local_path", lambda *_: model_dir)
+    (model_dir / "model.safetensors").unlink()
+    served = Served(tmp_path_factory.mktemp("elsewhere"))
+    with pytest.raises(ModelLoadError, match="there are no weights"):
+        await served.load(model_id="owner/name")
+    assert not hasattr(served.engine, "callbacks")
 
 
 async def test_an_engine_that_does_not_open(model_dir: Path) -> None:
@@ -304,3 +338,20 @@ async def test_the_engine_is_measured(served: Served) -> None:
 async def test_the_engines_death_is_the_workers(served: Served) -> None:
     served.engine.callbacks["on_death"]("killed")
     assert served.failures == ["killed"]
+
+
+@pytest.mark.parametrize("parameters", [{}, {"n": 2, "do_sample": True, "details": True}])
+async def test_every_sequence_of_a_request_has_its_adapter(model_dir: Path, parameters: dict[str, Any]) -> None:
+    served = await Served(model_dir).load(adapters=("tom",))
+    body = {"inputs": "ab", "adapters": "tom", "parameters": {"max_new_tokens": 2, **parameters}}
+    reply = await served.ended(*served.call("lmi", "predict", body))
+    assert reply.status == 200
+    assert set(served.engine.adapters) == {"tom"}
+    await served.answer("ab", max_new_tokens=2)
+    assert served.engine.adapters[-1] == ""
+
+
+async def test_what_the_engine_tells_of_itself_is_passed_on(served: Served) -> None:
+    families = [MetricFamily("vllm:x", "gauge", "X.", [MetricSample("vllm:x", {}, 1.0)])]
+    served.engine.callbacks["on_metrics"](families)
+    assert served.metrics.families == families

@@ -26,7 +26,7 @@ from djl_python.request_io import TextInput
 
 async def load(model_dir: Path, source: str, **options: object) -> Served:
     (model_dir / "model.py").write_text(HEAD + source)
-    return await Served(model_dir).load(**options)
+    return await Served(model_dir).load(**options)  # type: ignore[arg-type]
 
 
 async def test_a_text_input_becomes_the_request(model_dir: Path) -> None:

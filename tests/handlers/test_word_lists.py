@@ -10,7 +10,7 @@ import pytest
 from djl_python.core.types import Branching, GenerateRequest, SamplingParams, TextOptions
 from djl_python.text.stop import StopSequences
 from djl_python.text.tokens.tokenizer import Tokenizer
-from tests.handlers.harness import Served
+from tests.handlers.harness import EOS, EOS_ID, Served
 
 
 @pytest.fixture
@@ -66,3 +66,26 @@ async def test_long_lists_are_read_off_the_loop(served: Served, made: list[tuple
     await served.plain(request("a", "x"))
     (_, long), (_, short) = made
     assert long is not threading.current_thread() and short is threading.current_thread()
+
+
+@pytest.mark.parametrize(
+    ("stops", "ignore_eos", "options", "expected"),
+    [
+        ((EOS,), True, {}, (EOS_ID,)),
+        (("x", EOS, EOS), True, {}, (EOS_ID,)),
+        ((EOS,), False, {}, ()),  # it ends the sequence, and as its end
+        ((EOS,), True, {"skip_special_tokens": False}, ()),  # it is text, which is searched
+        (("x", f"{EOS}x"), True, {}, ()),
+    ],
+)
+async def test_a_special_token_that_is_no_text_is_a_stop_sequence_all_the_same(
+    served: Served, stops: tuple[str, ...], ignore_eos: bool, options: dict[str, bool], expected: tuple[int, ...]
+) -> None:
+    await served.plain(
+        GenerateRequest(
+            prompt="a",
+            sampling=SamplingParams(max_new_tokens=8, ignore_eos=ignore_eos),
+            text=TextOptions(stop_sequences=stops, **options),
+        )
+    )
+    assert served.engine.sampling[1].stop_token_ids == expected

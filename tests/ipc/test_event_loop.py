@@ -1,6 +1,8 @@
 import asyncio
 import gc
 import importlib.util
+import signal
+import socket
 import sys
 
 import pytest
@@ -37,6 +39,40 @@ def test_what_a_task_raises_ends_no_loop(monkeypatch: pytest.MonkeyPatch, finds:
         return [error for task in tasks if (error := task.exception()) is not None]
 
     assert [type(error) for error in event_loop.run_undisturbed(main())] == [SystemExit, KeyboardInterrupt]
+
+
+@pytest.mark.parametrize("finds", [True, False])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_a_protocols_callback_stops(
+    monkeypatch: pytest.MonkeyPatch, finds: bool, number: signal.Signals
+) -> None:
+    """uvloop takes an exception from there, a handler's SystemExit too, for a fault of the connection."""
+    if not finds:
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    cancelled = []
+
+    class Signalled(asyncio.Protocol):
+        def data_received(self, data: bytes) -> None:
+            signal.raise_signal(number)
+
+    async def main() -> None:
+        near, far = socket.socketpair()
+        transport, _ = await asyncio.get_running_loop().create_connection(Signalled, sock=near)
+        try:
+            far.sendall(b"x")
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            cancelled.append(True)
+            raise
+        finally:
+            transport.close()
+            far.close()
+
+    handlers = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(SystemExit) as left:
+        event_loop.run_stoppable(main())
+    assert (left.value.code, cancelled) == (128 + number, [True])
+    assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == handlers
 
 
 def test_what_was_loaded_is_not_looked_through() -> None:

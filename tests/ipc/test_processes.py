@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -99,13 +100,14 @@ async def test_each_line_of_the_log_says_whose_it_is(tmp_path: Path) -> None:
 
     def called() -> set[str]:
         lines = server.output().splitlines()
-        return {line.partition(" WARNING ")[2] for line in lines if line.endswith(" called")}
+        told = (line.partition(" WARNING ")[2] for line in lines if line.endswith(" called"))
+        return {re.sub(r"\[[0-9a-f]{32}\] ", "", line) for line in told}
 
     with running_server("-m", f"a:2={tmp_path},b={tmp_path}") as server:
         httpx.post(f"{server.url}/predictions/a")
         httpx.get(f"{server.url}/ping")  # the line of a request is written after its answer
         await until(lambda: called() >= expected)  # one worker of each answers, the others may still be loading
-        assert ' INFO a:2 127.0.0.1 "POST /predictions/a" 204' in server.output()
+        assert re.search(r' INFO a:2 \[[0-9a-f]{32}\] 127.0.0.1 "POST /predictions/a" 204', server.output())
         assert called() == expected
 
 

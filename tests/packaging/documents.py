@@ -9,12 +9,12 @@ from typing import Final
 from djl_python.config import environment_table, settings_table, without_effect_table
 from djl_python.dialects import all_dialects
 from djl_python.dialects.mindie.dialect import MindieParameters
-from djl_python.dialects.openai.completions import CompletionRequest
 from djl_python.dialects.shared.chat.request import ChatRequest
+from djl_python.dialects.shared.completion import CompletionRequest
 from djl_python.dialects.shared.fields.generation import GenerationFields
 from djl_python.dialects.tgi.types import GenerateParameters
 from djl_python.dialects.triton.types import TritonParameters
-from djl_python.server.app import OWN_PAGES
+from djl_python.server.app import OWN_ROUTES
 from djl_python.server.metrics import SPECS
 from tests.packaging.fields import fields_table
 
@@ -31,7 +31,7 @@ def routes_table() -> str:
         f"| {name} | `{route.method} {route.path}` | {route.summary} |"
         for name, routes in (
             *((name, (*dialect.routes, *dialect.shared)) for name, dialect in all_dialects().items()),
-            ("server", OWN_PAGES),
+            ("server", OWN_ROUTES),
         )
         for route in routes
         if not route.path.startswith("/v2/models/{model}/versions/")  # of each operation on a model, as the text says

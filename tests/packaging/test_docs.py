@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import configparser
+import dataclasses
 import re
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,9 +13,12 @@ import msgspec
 import pytest
 from msgspec import Meta
 
-from djl_python.config import Options, ServerConfig, ServingSettings
+from djl_python import Input, Output, PairList
+from djl_python.config import ModelSpec, Options, ServerConfig, ServingSettings, load_model_config
 from djl_python.config.binding import settings_of
 from djl_python.dialects.lmi.parameters import ALIASES, LmiParameters
+from djl_python.handler import Context, Handler, Reply
+from djl_python.output_formatter import Sequence, TextGenerationOutput, TextInput, Token
 from djl_python.server.metrics import SPECS
 from tests.packaging.documents import DOCS, DOCUMENTS, README, ROOT, TABLES, markers, with_tables
 from tests.packaging.fields import fields_table
@@ -62,16 +66,42 @@ def test_every_metric_is_documented() -> None:
 
 def test_every_parameter_of_lmi_is_documented() -> None:
     """By hand, unlike those of the other APIs: with defaults, and what belongs together in one row."""
-    _, _, text = (DOCS / "apis.md").read_text(encoding="utf-8").partition("### LMI's parameters")
+    _, _, text = (DOCS / "lmi.md").read_text(encoding="utf-8").partition("## LMI's parameters")
     rows = [line.split(" | ")[0] for line in text.partition("\n## ")[0].splitlines() if line.startswith("| `")]
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     assert named == {*LmiParameters.__struct_fields__, *ALIASES}
 
 
-def test_index_and_readme_lead_to_every_document() -> None:
-    for start in (DOCS / "index.md", README):
-        found = {(start.parent / path).resolve() for path, _ in links(start.read_text(encoding="utf-8")) if path}
-        assert [path.name for path in DOCS.glob("*.md") if path not in found and path.name != "index.md"] == []
+@pytest.mark.parametrize(
+    ("page", "documented"),
+    [
+        *(("handlers", kind) for kind in (Input, Output, PairList, Context, Handler, Reply)),
+        *(("formatters", kind) for kind in (TextGenerationOutput, Sequence, Token, TextInput)),
+    ],
+)
+def test_what_code_of_users_is_given_and_gives_is_documented(page: str, documented: type) -> None:
+    text = re.sub(
+        r"^```.*?^```$", "", (DOCS / f"{page}.md").read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
+    fields = {field.name for field in dataclasses.fields(documented)} if dataclasses.is_dataclass(documented) else set()
+    names = {name for name in {*dir(documented), *fields} if not name.startswith("_")} - {
+        "from_call"
+    }  # the server's own
+    assert names - set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", text)))) == set()
+
+
+def linked_from(path: Path) -> set[Path]:
+    return {(path.parent / target).resolve() for target, _ in links(path.read_text(encoding="utf-8")) if target}
+
+
+def test_index_leads_to_every_document() -> None:
+    assert set(DOCS.glob("*.md")) - linked_from(DOCS / "index.md") == {DOCS / "index.md"}
+
+
+def test_readme_leads_to_every_document_in_two_steps() -> None:
+    first = linked_from(README) & set(DOCUMENTS)
+    found = first.union(*map(linked_from, first))
+    assert [path.name for path in DOCS.glob("*.md") if path not in found] == []
 
 
 def test_first_pages_are_short() -> None:
@@ -91,6 +121,13 @@ def test_extras_that_are_named_exist() -> None:
     texts = {path: path.read_text(encoding="utf-8") for path in [*SOURCES, *MARKDOWN, ROOT / "docker" / "Dockerfile"]}
     named = {extra for text in texts.values() for extra in re.findall(r"djl-serving\[([^\]]*)\]", text)}
     assert {"images", "s3"} <= named <= set(setup["options.extras_require"])
+
+
+def test_extras_for_users_are_in_the_first_document() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    rows = re.findall(r"^\| `([\w-]+)` \|", (DOCS / "start.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert {*rows, "dev", "test", "wheel"} == set(setup["options.extras_require"])
 
 
 def test_everybody_needs_the_same_python() -> None:
@@ -164,6 +201,22 @@ def test_links_lead_somewhere(path: Path) -> None:
         if not found.exists() or (anchor and anchor not in anchors(found.read_text(encoding="utf-8"))):
             broken.append(f"{target}#{anchor}")
     assert broken == []
+
+
+SHOWN = [
+    pytest.param(block.text, id=f"{name_of(path)} {block.text.splitlines()[0]}")
+    for path in DOCUMENTS
+    for block in blocks(path.read_text(encoding="utf-8"))
+    if block.language == "properties"
+]
+
+
+@pytest.mark.parametrize("text", SHOWN)
+def test_settings_that_are_shown_are_taken(text: str, tmp_path: Path) -> None:
+    (tmp_path / "serving.properties").write_text(text, encoding="utf-8")
+    (tmp_path / "model.py").touch()
+    config = load_model_config(ModelSpec(name="shown", url=str(tmp_path)), ServerConfig(), environ={})
+    assert config.warnings == ()
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)

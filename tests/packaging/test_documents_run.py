@@ -6,19 +6,18 @@ The server has the demo model, as `make serve` serves it, and every model direct
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
 from djl_python.testing import RunningServer, running_server
+from tests.packaging.answers import documents, same
 from tests.packaging.documents import DOCUMENTS, ROOT
-from tests.packaging.markdown import Block, Curl, blocks, curls, with_output
+from tests.packaging.markdown import Block, Curl, blocks, commands, curls, with_output
 
 HOST = "127.0.0.1:8080"
 TEXTS = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in DOCUMENTS}
@@ -29,6 +28,13 @@ PROGRAMS = [
     for name, text in TEXTS.items()
     for block, prints in with_output(text, "python")
     if prints and not block.file
+]
+BATCHES = [
+    (words, prints)
+    for text in TEXTS.values()
+    for block, prints in with_output(text, "sh")
+    for words in commands(block)
+    if words[:2] == ["djl-serving", "batch"] and prints.startswith("{")
 ]
 TESTS = [block for block in FILES if Path(block.file).name.startswith("test_")]
 
@@ -47,47 +53,15 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(directories: Path) -> Iterator[RunningServer]:
-    names = sorted({Path(block.file).parts[0] for block in FILES})
+def server(directories: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    names = sorted({Path(block.file).parts[0] for block in FILES if len(Path(block.file).parts) > 1})
+    batches = tmp_path_factory.mktemp("batches")
     models = [option for name in names for option in ("-m", f"{name}={directories / name}")]
     with running_server(
         *("-m", f"demo={ROOT / 'serving_templates' / 'demo'}", *models),
-        environment={"SERVING_DEFAULT_MODEL": "demo"},
+        environment={"SERVING_DEFAULT_MODEL": "demo", "SERVING_BATCH_DIRECTORY": str(batches)},
     ) as running:
         yield running
-
-
-def same(found: Any, expected: Any) -> bool:
-    """Equal, but for `...` and the last digits of numbers, which depend on the processor.
-
-    `...` stands for the end of a text, or, as a key, for what else an object has.
-    """
-    if isinstance(expected, dict):
-        keys = [key for key in expected if key != "..."]
-        if len(keys) == len(expected) and list(found) != keys:
-            return False
-        return all(key in found and same(found[key], expected[key]) for key in keys)
-    if isinstance(expected, list):
-        return isinstance(found, list) and len(found) == len(expected) and all(map(same, found, expected))
-    if isinstance(expected, str) and expected.endswith("..."):
-        return str(found).startswith(expected.removesuffix("..."))
-    return bool(found == pytest.approx(expected, abs=1e-3) if isinstance(expected, float) else found == expected)
-
-
-def documents(text: str) -> list[Any]:
-    """One JSON document, or one a line; that of a server-sent event in {"data": ...}; a line that is none as it is."""
-    try:
-        return [json.loads(text)]
-    except ValueError:
-        return [_line(line) for line in text.splitlines() if line.strip()]
-
-
-def _line(line: str) -> Any:
-    event = line.removeprefix("data: ")
-    try:
-        return json.loads(line) if event == line else {"data": json.loads(event)}
-    except ValueError:
-        return line
 
 
 @pytest.mark.parametrize("curl", CURLS)
@@ -106,6 +80,14 @@ def test_programs_print_what_is_shown(server: RunningServer, program: Block, pri
     run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (run.returncode, run.stderr) == (0, "")
     assert same(documents(run.stdout), documents(prints)), run.stdout
+
+
+@pytest.mark.parametrize(("words", "prints"), BATCHES)
+def test_batches_have_the_output_that_is_shown(directories: Path, words: list[str], prints: str) -> None:
+    command = [sys.executable, "-m", "djl_python", *words[1:]]
+    run = subprocess.run(command, cwd=directories, capture_output=True, text=True, check=False, timeout=120)
+    assert "1 of 4 requests have errors: answers.errors.jsonl" in run.stderr, run.stderr
+    assert same(documents((directories / "answers.jsonl").read_text(encoding="utf-8")), documents(prints))
 
 
 @pytest.mark.parametrize("block", TESTS, ids=lambda block: block.file)

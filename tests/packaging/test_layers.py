@@ -23,10 +23,11 @@ LAYERS = (
     {"", "usercode", "inputs", "outputs", "encode_decode", "output_formatter", "input_parser", "request_io"}
     | {"np_util", "pair_list", "request", "chat_completions", "properties_manager", "utils", "service_loader"}
     | {"session_manager", "sm_log_filter", "telemetry"},
-    {"handler", "dialects", "text", "engine"},
+    {"handler", "dialects", "text", "engine", "batch"},
     {"worker", "server", "handlers", "pipelines"},
-    {"huggingface", "rolling_batch", "streaming_utils", "sklearn_handler", "xgboost_handler", "test_model"},
-    {"checking", "cli", "testing", "bench", "__main__"},
+    {"huggingface", "rolling_batch", "streaming_utils", "sklearn_handler", "xgboost_handler", "test_model"}
+    | {"deepspeed", "fastertransformer", "tensorrt_llm", "transformers_neuronx"},
+    {"checking", "cli", "testing", "bench", "offline", "terminal", "doctor", "__main__"},
 )
 #: Groups whose members never import one another.
 APART = (
@@ -39,11 +40,19 @@ ROOMS = (
     *("devices", "attention", "batch", "sampling", "checkpoints"),
     *("reading.recipe", "reading", "reading.watching", "reading.inference", "torch_backend"),
     *("native", "native.program", "native.modules", "opening", "drafting", "parallel", "builtin"),
+    *("deepspeed", "vllm", "trtllm"),
 )
 #: What still imports a room above its own. The list may only get shorter.
 UPWARD: set[tuple[str, str]] = set()
 #: Packages of the front end, and what each may import of the others.
-FRONT_END = {"server.models": {"server.metrics"}, "server.http": {"server.metrics", "server.models", "server.routes"}}
+FRONT_END = {
+    "server.environments": set[str](),
+    "server.models": {"server.metrics"},
+    "server.http": {"server.metrics", "server.models", "server.routes", "server.spans"},
+    "server.batches": {"server.metrics", "server.models", "server.http", "server.routes", "server.spans"},
+    "server.management": {"server.metrics", "server.models", "server.http"},
+    "server.console": {"server.models", "server.http", "server.management"},
+}
 #: Libraries that belong to one side of the house. DJL's HuggingFaceService has its model where the user's code is:
 #: `pipelines`, and its one function that returns a type of torch's.
 LIBRARIES = {
@@ -51,8 +60,15 @@ LIBRARIES = {
     "accelerate": {"engine"},
     "transformers": {"engine", "handlers", "text", "pipelines"},
     "llguidance": {"engine"},
-    "tornado": {"server"},
+    "vllm": {"engine"},
+    "deepspeed": {"engine"},
+    "tensorrt_llm": {"engine"},
+    "tornado": {"server", "bench"},
     "prometheus_client": {"server"},
+    "opentelemetry": {"server"},
+    "prompt_toolkit": {"terminal"},
+    "rich": {"terminal", "doctor", "offline"},
+    "shtab": {"terminal"},
 }
 #: The boundaries, where any error becomes an answer: the worker's service, its thread for the user's code, and what it
 #: has the engine's events call; the engine's loop, and opening a model with other ranks; a replica. And what puts
@@ -63,7 +79,7 @@ BOUNDARIES = {
     *("djl_python/worker/service.py", "djl_python/worker/thread.py", "handlers/answer.py", "handlers/generation.py"),
     *("djl_python/engine/loop.py", "djl_python/engine/async_loop.py"),
     *("djl_python/engine/parallel/rank.py", "djl_python/engine/parallel/ranks.py"),
-    *("djl_python/server/models/replica.py", "djl_python/usercode/errors.py", "handlers/image_sources.py"),
+    *("djl_python/server/models/replica.py", "djl_python/usercode/errors.py", "handlers/images/sources.py"),
 }
 
 
@@ -282,7 +298,7 @@ def test_handlers_have_one_name() -> None:
 def test_environment_is_read_in_config_only() -> None:
     wrong = []
     for module in MODULES:
-        if module.unit in ("config", "testing"):  # the test kit passes its environment on to the server it starts
+        if module.unit == "config":
             continue
         for node in ast.walk(module.tree):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os":

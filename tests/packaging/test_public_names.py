@@ -37,7 +37,9 @@ def test_what_output_formatters_are_written_with() -> None:
 DJLS = {
     "chat_completions.chat_properties": "ChatProperties",
     "chat_completions.chat_utils": "is_chat_completions_request parse_chat_completions_request",
+    "deepspeed": "DeepSpeedService handle",
     "encode_decode": "decode decode_csv encode encode_csv",
+    "fastertransformer": "FasterTransformerService handle",
     "huggingface": "ARCHITECTURES_2_TASK HuggingFaceService StopWord _service get_rolling_batch_class_from_str "
     "get_torch_dtype_from_str handle",
     "input_parser": "ParsedInput format_input init_handler input_formatter parse_input_with_formatter "
@@ -58,15 +60,17 @@ DJLS = {
     "stop_on_any_exception",
     "rolling_batch.scheduler_rolling_batch": "SchedulerRollingBatch",
     "service_loader": "ModelService get_annotated_function has_function_in_module load_model_service",
-    "session_manager": "Session SessionManager",
+    "session_manager": "Session SessionManager names_session",
     "sklearn_handler": "SklearnHandler handle service",
     "sm_log_filter": "SMLogFilter",
     "streaming_utils": "HFStreamer StreamingUtils",
     "telemetry": "TelemetryManager telemetry_manager",
+    "tensorrt_llm": "TRTLLMService handle",
     "test_model": "TestHandler create_concurrent_batch_request create_npz_request create_numpy_request create_request "
     "create_text_request decode_encoded_output_binary extract_output_as_bytes extract_output_as_input "
     "extract_output_as_npz extract_output_as_numpy extract_output_as_string load_properties run "
     "update_properties_with_env_vars",
+    "transformers_neuronx": "TransformersNeuronXService handle",
     "utils": "IdCounter find_model_file get_input_details is_beam_search is_best_of is_multiple_sequences "
     "profile_objects rolling_batch_inference wait_till_generation_finished",
     "xgboost_handler": "XGBoostHandler handle service",

@@ -50,6 +50,8 @@ _HYBRID: Final = "hybrid models on torch: the states of their layers"
 _KERNELS: Final = "native kernels in place of the functions of a hybrid model that runs on torch"
 _IMAGES: Final = "models that take images"
 _DEVICES: Final = "a model that several devices share"
+_OFFLOADING: Final = "models larger than memory (option.device_map)"
+_ZERO: Final = "weights that DeepSpeed partitions as they are loaded (ZeRO)"
 _PROGRESS: Final = "the progress of loading"
 _PIPELINES: Final = "djl_python.huggingface: which tasks transformers has pipelines for"
 _LOADING: Final = "transformers.core_model_loading"
@@ -57,6 +59,8 @@ _QWEN: Final = "transformers.models.qwen3_5.modeling_qwen3_5"
 _FALCON: Final = "transformers.models.falcon_h1.modeling_falcon_h1"
 
 USED: Final = (
+    Used("transformers.integrations:HfDeepSpeedConfig", _ZERO, 1),
+    Used("transformers.integrations:unset_hf_deepspeed_config", _ZERO, 0),
     Used("transformers.pipelines:SUPPORTED_TASKS", _PIPELINES),
     Used("transformers.pipelines:TASK_ALIASES", _PIPELINES),
     Used(f"{_LOADING}:WeightConverter", _CODES),
@@ -94,6 +98,7 @@ USED: Final = (
     Used("transformers.distributed:configuration_utils", _DEVICES),
     Used("transformers.distributed.configuration_utils:DistributedConfig", _DEVICES, 0, ("tp_size",)),
     Used("transformers:PreTrainedConfig.base_model_tp_plan", _DEVICES),
+    Used("transformers:PreTrainedModel._no_split_modules", _OFFLOADING),
     Used("transformers.utils:logging", _PROGRESS),
     Used("transformers.utils.logging:set_tqdm_hook", _PROGRESS, 1),
 )

@@ -93,6 +93,7 @@ def test_those_that_give_way_go_on_where_they_were(
     assert batch.stats.preemptions > before
 
 
+@pytest.mark.slow
 def test_a_prefix_in_the_cache_changes_nothing(batch: PagedRollingBatch, texts: list[list[int]]) -> None:
     prompt = texts[2][:200]
     first = tokens(answers(batch, [prompt])[0])
@@ -124,6 +125,7 @@ def test_log_probabilities_are_those_of_transformers(
         assert event.top[0] == (event.token_id, event.logprob)
 
 
+@pytest.mark.slow
 def test_draws_repeat_with_their_seeds_alone_and_among_others(
     batch: PagedRollingBatch, tokenizer: Any, asked: list[list[int]]
 ) -> None:

@@ -13,11 +13,12 @@ from typing import Any
 import httpx
 import msgspec
 
-from djl_python.config import ModelConfig, ModelSpec, Options, ServerConfig, ServingSettings
+from djl_python.config import ModelConfig, ModelSpec, Options, ServerConfig, ServingSettings, load_model_config
 from djl_python.core.errors import ConfigError
 from djl_python.dialects import all_dialects
 from djl_python.dialects.shared.base import Dialect
 from djl_python.server.app import FrontEnd
+from djl_python.server.http.access import doors
 from djl_python.server.http.listening import Listener
 from djl_python.server.metrics import Metrics
 from djl_python.server.models.local_processes import LocalProcesses
@@ -75,11 +76,16 @@ def served(config: ModelConfig, **options: Any) -> ServedModel:
 
 
 def fake_registry(
-    *configs: ModelConfig, metrics: Metrics | None = None, placement: Placement | None = None, **options: Any
+    *configs: ModelConfig,
+    metrics: Metrics | None = None,
+    placement: Placement | None = None,
+    read: Callable[[ModelSpec], ModelConfig] | None = None,
+    **options: Any,
 ) -> tuple[ModelRegistry, Files]:
-    """A registry, with no model yet, whose workers are fake ones, and what it can read."""
+    """A registry, with no model yet, whose workers are fake ones, and what it can read unless `read` does that."""
     files = Files(*configs)
-    return ModelRegistry(metrics or Metrics(), placement or LocalProcesses(FAKE_MODULE), files.read, **options), files
+    placed = placement or LocalProcesses(FAKE_MODULE)
+    return ModelRegistry(metrics or Metrics(), placed, read or files.read, **options), files
 
 
 @dataclass
@@ -143,8 +149,10 @@ async def running(
     wait: bool = True,
     dialects: dict[str, Dialect] | None = None,
     placement: Placement | None = None,
+    directories: bool = False,
     **server: Any,
 ) -> AsyncIterator[Site]:
+    """A server of these models, else of one called m. `directories`: models that come later are read from theirs."""
     config = ServerConfig(**server)
     config = msgspec.structs.replace(
         config, inference_address=msgspec.structs.replace(config.inference_address, port=0)
@@ -155,23 +163,36 @@ async def running(
         *configs,
         metrics=metrics,
         placement=placement,
+        read=(lambda spec: load_model_config(spec, config)) if directories else None,
         default_model=config.default_model,
         drain_timeout_s=config.drain_timeout_s,
     )
     front_end = FrontEnd(config, registry, metrics, dialects or all_dialects())
-    loading = [registry.register(spec_of(one), one) for one in configs]
+    loading = [registry.register(spec_of(one), one, at_startup=True) for one in configs]
     listener = Listener(config.inference_address)
     listener.listen()
-    http = front_end.http_server()
+    http = front_end.http_server(next(iter(doors(config))))
     http.add_sockets(listener.sockets)
     port = listener.address.port
     try:
         if wait:
             await asyncio.gather(*loading, return_exceptions=True)
             await asyncio.gather(*(wait_ready(model) for model in registry.models))
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
+        # verify: else each client reads all certificates of the machine's first, which takes longer than a test
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20, verify=False) as client:
+            front_end.batches.start()
             yield Site(port, client, front_end, registry, files)
     finally:
         http.stop()
+        await front_end.batches.close()
         await registry.close()
         await http.close_all_connections()
+
+
+def directory(parent: Path, name: str = "a", **settings: object) -> Path:
+    """A model's directory, with a handler that is never run, and these settings."""
+    path = parent / name
+    path.mkdir(exist_ok=True)
+    (path / "model.py").touch()
+    (path / "serving.properties").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    return path

@@ -4,6 +4,8 @@ import json
 import os
 import shlex
 
+import pytest
+
 from djl_python.config import Address, ModelConfig
 from djl_python.core.types import EngineInfo
 from djl_python.ipc.protocol import Status
@@ -23,6 +25,24 @@ def test_without_a_terminal_progress_is_plain_and_rate_limited() -> None:
         announcer.progress(config, Status("loading", "weights", done, 100))
     announcer.progress(config, Status("loading", "warming up"))
     assert err.getvalue().splitlines() == ["model m: weights 1/100", "model m: weights 100/100", "model m: warming up"]
+
+
+def test_what_of_it_is_going_on_is_rate_limited_too() -> None:
+    for err, said in (
+        (io.StringIO(), "model m: installing requirements: Collecting cow\n"),
+        (Terminal(), "\r\x1b[Kmodel m: ... installing requirements: Collecting cow"),
+    ):
+        announcer = Announcer(io.StringIO(), err)
+        for line in ("Collecting cow", "Collecting horse", "Installing"):
+            announcer.progress(ModelConfig(name="m"), Status("loading", "installing requirements", current=line))
+        assert err.getvalue() == said
+
+
+def test_a_line_fits_into_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    err = Terminal()
+    Announcer(io.StringIO(), err).progress(ModelConfig(name="m"), Status("loading", "installing", current="x" * 100))
+    assert err.getvalue() == "\r\x1b[K" + "model m: ... installing: xxxxx"[:29]
 
 
 def test_on_a_terminal_there_is_a_bar_that_vanishes() -> None:
@@ -57,7 +77,7 @@ def test_who_no_longer_reads_ends_nothing() -> None:
         announcer = Announcer(gone, gone)
         announcer.progress(ModelConfig(name="m"), Status("loading", "weights"))
         announcer.failed(ModelConfig(name="m"), "KeyError")
-        announcer.serving(Address(), [ModelConfig(name="m")], only=True)
+        announcer.serving(Address(), [(ModelConfig(name="m"), "")], only=True)
         with contextlib.suppress(BrokenPipeError):
             gone.close()
 
@@ -88,18 +108,20 @@ def test_what_was_found_comes_with_its_warnings() -> None:
 
 def test_the_ready_block_has_a_command_for_each_model() -> None:
     out = io.StringIO()
-    models = [ModelConfig(name="a"), ModelConfig(name="b", version="1.0")]
-    Announcer(out, io.StringIO()).serving(Address("0.0.0.0", 9000), models, only=False)
+    models = [(ModelConfig(name="a"), json.dumps({"inputs": "it's"})), (ModelConfig(name="b", version="1.0"), "")]
+    Announcer(out, io.StringIO()).serving(Address("0.0.0.0", 9000), models, only=False, console=True)
     lines = out.getvalue().splitlines()
     assert "djl-serving is ready at http://0.0.0.0:9000" in lines
+    assert "  http://127.0.0.1:9000/console" in lines
     commands = [shlex.split(line) for line in lines if "curl" in line]
     assert [command[1] for command in commands] == [
         "http://127.0.0.1:9000/predictions/a",
         "http://127.0.0.1:9000/predictions/b/1.0",
     ]
-    assert json.loads(commands[0][-1])["inputs"]
+    assert json.loads(commands[0][-1]) == {"inputs": "it's"}
+    assert lines[-2].endswith("-d @request.json   # a file with what the handler reads")
 
 
 def test_a_unix_socket_is_reached_by_its_path() -> None:
-    line = curl_line(Address(unix_path="/tmp/a b.sock"), ModelConfig(name="m"), only=True)
+    line = curl_line(Address(unix_path="/tmp/a b.sock"), ModelConfig(name="m"), "", only=True)
     assert shlex.split(line)[:4] == ["curl", "--unix-socket", "/tmp/a b.sock", "http://localhost/invocations"]

@@ -13,6 +13,7 @@ from djl_python.dialects.lmi.dialect import LmiDialect
 from djl_python.dialects.shared.base import Answer, Dialect, Kind, Parsed, Route, ServerView
 from djl_python.inputs import Input
 from djl_python.server.metrics import CONTENT_TYPE
+from djl_python.server.models.served_model import Health
 from tests.server.harness import Site, model_config, running, until, wait_ready
 
 
@@ -31,6 +32,16 @@ async def test_ping_is_djls_and_health_is_strict() -> None:
         assert (await site.client.get("/health")).status_code == 503
         assert (await site.post("/predictions/b", do="echo")).status_code == 503
         assert (await site.post("/predictions/a", do="echo")).status_code == 200
+
+
+@pytest.mark.parametrize(("override", "status"), [(False, 200), (True, 500)])
+async def test_ping_while_a_worker_is_lost(override: bool, status: int) -> None:
+    async with running(model_config(properties={"load": "later"}), health_check_override=override) as site:
+        assert (await site.client.get("/ping")).status_code == 200
+        site.model.kill()
+        await until(lambda: site.model.health is Health.UNHEALTHY)
+        response = await site.client.get("/ping")
+        assert (response.status_code, response.json()) == (status, {"m": {"status": "Unhealthy"}})
 
 
 async def test_everything_ready() -> None:

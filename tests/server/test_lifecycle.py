@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -27,7 +28,8 @@ ModelDir = Callable[..., Path]
 def model_dir(tmp_path: Path) -> ModelDir:
     """Makes model directories whose worker is the fake one."""
     python = tmp_path / "fake-python"
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} -P {FAKE_WORKER} "$@"\n')
+    real = f'[ "$1" = -c ] && exec {sys.executable} "$@"'  # as an interpreter it is asked what it has
+    python.write_text(f'#!/bin/sh\n{real}\nexec {sys.executable} -P {FAKE_WORKER} "$@"\n')
     python.chmod(python.stat().st_mode | stat.S_IXUSR)
 
     def make(name: str = "fake", **properties: object) -> Path:
@@ -54,7 +56,7 @@ class Spawned:
         _, unix, path = self.url.partition("unix:")
         if unix:
             return httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=path), base_url="http://unix", timeout=20)
-        return httpx.AsyncClient(base_url=self.url, timeout=20)
+        return httpx.AsyncClient(base_url=self.url, timeout=20, verify=False)
 
     async def post(self, **order: object) -> httpx.Response:
         async with self.client() as client:
@@ -117,8 +119,8 @@ async def test_the_ready_block_tells_a_command_that_works(model_dir: ModelDir) -
         assert (await server.post(do="echo")).status_code == 200
         server.process.send_signal(signal.SIGTERM)
         assert await server.process.wait() == 0
-    assert re.search(r'^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ INFO fake 127.0.0.1 "POST /invocations" 200 \d+ ms$',
-                     server.output, re.M)  # fmt: skip
+    line = r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ INFO fake \[[0-9a-f]{32}\] 127.0.0.1 "POST /invocations" 200 \d+ ms'
+    assert re.search(f"^{line}$", server.output, re.M)
 
 
 async def test_sigterm_lets_running_requests_finish_and_takes_no_new_ones(model_dir: ModelDir) -> None:
@@ -326,3 +328,53 @@ async def test_the_real_worker_serves_a_model_py(tmp_path: Path) -> None:
         server.process.kill()
         await server.process.wait()
         await until(lambda: all_gone(workers))
+
+
+async def test_models_are_managed_at_an_address_of_their_own(model_dir: ModelDir, unused_tcp_port: int) -> None:
+    directory, address = model_dir(), f"http://127.0.0.1:{unused_tcp_port}"
+    async with spawned("-m", "NONE", SERVING_MANAGEMENT_ADDRESS=address, ready=False) as server:
+        await until(lambda: "models are managed at" in server.output, timeout_s=30)
+        found = re.search(r"ready at (\S+)", server.output)
+        assert found and f"models are managed at {address}\n" in server.output
+        server.url = found[1]
+        async with httpx.AsyncClient(base_url=address, timeout=20, verify=False) as manager, server.client() as client:
+            assert (await client.post(f"/models?url={directory}")).status_code == 403
+            assert (await manager.post(f"/models?url={directory}")).status_code == 200
+            assert (await server.post(do="echo")).status_code == 200
+            elsewhere = await manager.post("/invocations", json={})
+            assert elsewhere.status_code == 404 and "is at inference_address" in elsewhere.text
+            for path in ("/ping", "/metrics", "/openapi.json"):
+                assert (await manager.get(path)).status_code == (await client.get(path)).status_code == 200
+            refused = await client.post("/v2/repository/models/fake/unload")
+            assert refused.status_code == 403 and "management_address" in refused.json()["error"]
+            assert (await manager.post("/v2/repository/models/fake/unload")).status_code == 200
+        server.process.terminate()
+        assert await server.process.wait() == 0
+
+
+async def test_management_at_a_unix_socket_or_at_a_port_that_is_taken(
+    model_dir: ModelDir, tmp_path: Path, unused_tcp_port: int
+) -> None:
+    directory, path = model_dir(), tmp_path / "manage"
+    environment: dict[str, Any] = {"SERVING_MANAGEMENT_ADDRESS": f"unix:{path}"}
+    async with spawned("-m", directory, ready=True, **environment) as server:
+        transport = httpx.AsyncHTTPTransport(uds=str(path))
+        async with httpx.AsyncClient(transport=transport, base_url="http://any", timeout=20) as manager:
+            assert (await manager.get("/models")).json()["models"][0]["status"] == "READY"
+        async with spawned("-m", directory, ready=False, **environment) as other:
+            assert await other.process.wait() == 1
+        assert "in use by another process" in other.output
+        server.process.terminate()
+        assert await server.process.wait() == 0
+    assert not path.exists()
+
+
+async def test_every_client_manages_where_both_addresses_are_the_same(
+    model_dir: ModelDir, unused_tcp_port: int
+) -> None:
+    """As DJL's container has it."""
+    address = f"http://0.0.0.0:{unused_tcp_port}"
+    environment: dict[str, Any] = {"SERVING_INFERENCE_ADDRESS": address, "SERVING_MANAGEMENT_ADDRESS": address}
+    async with spawned("-m", model_dir(), **environment) as server, server.client() as client:
+        headers = {"Host": "models.example", "X-Forwarded-For": "10.0.0.1"}
+        assert (await client.get("/models", headers=headers)).status_code == 200

@@ -63,6 +63,9 @@ def table() -> RouteTable:
         ("HEAD", "/invocations", ("other", "info", "", "")),
         ("PUT", "/any", ("lmi", "any", "", "")),
         ("GET", "/health", ("other", "health", "", "")),
+        ("POST", "//", ("lmi", "root", "", "")),
+        ("POST", "/invocations/", ("lmi", "predict", "", "")),
+        ("POST", "/predictions/m/", ("lmi", "predict", "m", "")),
     ],
 )
 def test_a_path_is_matched(table: RouteTable, method: str, path: str, expected: tuple[str, str, str, str]) -> None:
@@ -71,7 +74,9 @@ def test_a_path_is_matched(table: RouteTable, method: str, path: str, expected: 
     assert (match.dialect.name, match.operation, match.model, match.version) == expected
 
 
-@pytest.mark.parametrize("path", ["/nothing", "/predictions", "/predictions/", "/predictions/a/b/c", "/invocations/"])
+@pytest.mark.parametrize(
+    "path", ["/nothing", "/predictions", "/predictions/", "/predictions/a/b/c", "/invocations//", "//health"]
+)
 def test_an_unknown_path_is_404(table: RouteTable, path: str) -> None:
     with pytest.raises(RouteError, match=path):
         table.match("POST", path)

@@ -53,7 +53,7 @@ def mortal() -> Iterator[RunningServer]:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("module", ["djl_python.engine", "djl_python.worker"])
+@pytest.mark.parametrize("module", ["djl_python.engine", pytest.param("djl_python.worker", marks=pytest.mark.slow)])
 async def test_sigkill_in_mid_generation(mortal: RunningServer, module: str) -> None:
     async with aiohttp.ClientSession() as session:
         url = f"{mortal.url}/invocations"
@@ -221,7 +221,14 @@ def hangups_count() -> Iterator[None]:
 
 @pytest.mark.asyncio
 @pytest.mark.usefixtures("hangups_count")
-@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "signal_number",
+    [
+        signal.SIGTERM,
+        signal.SIGKILL,
+        *(pytest.param(number, marks=pytest.mark.slow) for number in (signal.SIGINT, signal.SIGHUP)),
+    ],
+)
 async def test_nothing_outlives_the_front_end(tmp_path: Path, signal_number: signal.Signals) -> None:
     model = fake_model(tmp_path / "m", **{"option.fake_step_ms": 10})
     with running_server("-m", str(model)) as server:

@@ -20,15 +20,16 @@ from schemathesis.specs.openapi.checks import (
 
 from djl_python.dialects import all_dialects
 from djl_python.dialects.shared.base import Route
-from djl_python.server.app import OWN_PAGES
+from djl_python.server.app import OWN_ROUTES
 from djl_python.server.routes import RouteTable
 from djl_python.testing import FAKE_ENGINE, RunningServer, running_server, write_byte_tokenizer
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
-#: These change what is served, for every later request.
-EXCLUDED = ("load", "unload")
-ROUTES = [route for route, _ in RouteTable(all_dialects(), OWN_PAGES).rows if route.operation not in EXCLUDED]
+#: But for those that change what is served, for every later request.
+ROUTES = [
+    route for route, _ in RouteTable(all_dialects(), OWN_ROUTES).rows if route.method == "GET" or not route.manages
+]
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,12 +15,26 @@ import httpx
 import pytest
 
 from djl_python.testing import RunningServer, running_server
+from tests.packaging.answers import documents, same
 from tests.packaging.documents import ROOT
-from tests.packaging.markdown import Curl, blocks, commands, curls
+from tests.packaging.markdown import Curl, blocks, commands, curls, with_output
 
 TEMPLATES = ROOT / "serving_templates"
 #: Templates that need nothing but this repository; the names are those of their READMEs.
-SERVED = {"custom_handler": "language", "streaming_handler": "words", "dynamic_batch": "alike"}
+SERVED = {
+    "custom_handler": "language",
+    "streaming_handler": "words",
+    "dynamic_batch": "alike",
+    "chat": "chat",
+    "formatters": "formatted",
+    "sessions": "diary",
+}
+#: Those that have an engine too, and are dear to start. TGI's and MindIE's routes are those of the default model.
+MORE = [
+    {"tgi": "tgi", "triton": "triton", "async_mode": "generation", "reasoning": "reasoning"},
+    {"mindie": "mindie"},
+    {"requirements": "letters"},  # which takes pip
+]
 ALL = sorted(path.name for path in TEMPLATES.iterdir() if (path / "serving.properties").is_file())
 
 
@@ -28,11 +42,14 @@ def readme(template: str) -> str:
     return (TEMPLATES / template / "README.md").read_text(encoding="utf-8")
 
 
+def options(templates: Mapping[str, str]) -> list[str]:
+    return [option for folder, name in templates.items() for option in ("-m", f"{name}={TEMPLATES / folder}")]
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
-    """One server for all of them: they load no torch, and live side by side."""
-    models = [option for folder, name in SERVED.items() for option in ("-m", f"{name}={TEMPLATES / folder}")]
-    with running_server(*models) as running:
+    """One server for all of them: they live side by side."""
+    with running_server(*options(SERVED)) as running:
         yield running
 
 
@@ -41,13 +58,39 @@ def send(server: RunningServer, curl: Curl) -> httpx.Response:
     return httpx.request(curl.method, url, headers=curl.headers, content=curl.body, timeout=30)
 
 
-@pytest.mark.parametrize("template", SERVED)
-def test_readme_is_true(server: RunningServer, template: str) -> None:
-    found = curls(readme(template))
-    assert found
+def check_readme(server: RunningServer, template: str) -> None:
+    """Hold a template's requests and programs to what its README prints."""
+    found, programs = curls(readme(template)), with_output(readme(template), "python")
+    assert found or programs
+    for program, prints in programs:
+        command = [sys.executable, "-c", program.text.replace("http://127.0.0.1:8080", server.url)]
+        run = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60)
+        assert (run.returncode, run.stdout.strip()) == (0, prints.strip()), run.stderr
     for curl in found:
         response = send(server, curl)
-        assert (response.status_code, response.text.strip()) == (200, curl.prints.strip())
+        assert response.status_code == 200, response.text
+        assert curl.prints
+        assert same(documents(response.text), documents(curl.prints)), response.text
+
+
+@pytest.mark.parametrize("template", SERVED)
+def test_readme_is_true(server: RunningServer, template: str) -> None:
+    check_readme(server, template)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("templates", MORE, ids=lambda templates: "-".join(templates))
+def test_readmes_of_others_are_true(templates: dict[str, str], tmp_path: Path) -> None:
+    default = {"SERVING_DEFAULT_MODEL": next(iter(templates.values()))}
+    environment = {**default, "DJL_CACHE_DIR": str(tmp_path)}
+    with running_server(*options(templates), environment=environment, start_timeout_s=240) as running:
+        for template in templates:
+            check_readme(running, template)
+
+
+def test_every_template_is_served() -> None:
+    served = {*SERVED, *(template for templates in MORE for template in templates), "huggingface_hub", "demo"}
+    assert served == {*ALL}
 
 
 def test_the_hub_s_template_serves_what_it_names(tmp_path: Path) -> None:
@@ -71,7 +114,7 @@ def test_the_hub_s_template_serves_what_it_names(tmp_path: Path) -> None:
 def test_readme_serves_this_directory(template: str) -> None:
     served = [words for block in blocks(readme(template)) for words in commands(block) if words[0] == "djl-serving"]
     assert served
-    assert all(words[-1].rpartition("=")[2] == template for words in served)
+    assert all(words[-1].rpartition("=")[2] == f"template://{template}" for words in served)
 
 
 @pytest.mark.parametrize("template", [name for name in ALL if name != "demo"])

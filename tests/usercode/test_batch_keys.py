@@ -11,6 +11,7 @@ from djl_python.usercode.batch_parts import is_split
         ("batch_000.data", (0, "data")),
         ("batch_012_a.b\nc", (12, "a.b\nc")),
         ("batch_1234.", (1234, "")),
+        ("batch_1_Content-Type", (1, "Content-Type")),  # as in DJL's older releases
         ("batch_1.data", None),  # three digits, as in DJL
         ("batch_000", None),
         ("a.batch_000.data", None),

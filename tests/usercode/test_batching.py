@@ -1,9 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from djl_python.usercode.batching import DynamicBatcher
 
@@ -154,3 +158,80 @@ async def test_close_leaves_nobody_waiting() -> None:
         with pytest.raises(asyncio.CancelledError):
             await one
     await asyncio.wait_for(run.cancelled.wait(), 5)
+
+
+@dataclass(frozen=True)
+class Caller:
+    """What one caller does: turns of the event loop before it calls, and before it leaves, if it does; its answer."""
+
+    comes: int
+    leaves: int | None
+    fails: str  # "", "batch": whatever it is batched with; "item": its answer is an error
+
+    @property
+    def answer(self) -> str:
+        return f"ValueError: {self.fails}" if self.fails else "fine"
+
+
+_CALLERS = st.builds(
+    Caller,
+    comes=st.integers(0, 12),
+    leaves=st.none() | st.none() | st.integers(0, 12),
+    fails=st.sampled_from(["", "", "", "batch", "item"]),
+)
+
+
+@given(st.lists(_CALLERS, max_size=12), st.integers(1, 4), st.sampled_from([0, 1]), st.integers(0, 4))
+def test_every_caller_gets_its_own_answer_once(
+    callers: list[Caller], batch_size: int, max_delay_ms: int, duration: int
+) -> None:
+    """Whoever comes, leaves and fails when: nobody waits for ever, gets another's answer, or is run again when done."""
+    answered: Counter[int] = Counter()
+    discarded: list[str] = []
+
+    async def turns(number: int) -> None:
+        for _ in range(number):
+            await asyncio.sleep(0)
+
+    async def run(items: Sequence[int]) -> list[str | Exception]:
+        assert 1 <= len(items) <= batch_size
+        await turns(duration)
+        if any(callers[item].fails == "batch" for item in items):
+            raise ValueError("batch")
+        answered.update(items)
+        return [ValueError("item") if callers[item].fails == "item" else f"fine {item}" for item in items]
+
+    async def call(batcher: DynamicBatcher[int, str], item: int) -> str:
+        await turns(callers[item].comes)
+        try:
+            answer = await batcher.submit(item)
+        except ValueError as error:
+            return f"ValueError: {error}"
+        assert answer == f"fine {item}"
+        return "fine"
+
+    async def leave(task: asyncio.Task[str], after: int) -> None:
+        await turns(after)
+        task.cancel()
+
+    async def all_of_them() -> None:
+        batcher = DynamicBatcher(run, batch_size, max_delay_ms, lambda answer: discarded.append(str(answer)))
+        tasks = [asyncio.create_task(call(batcher, item)) for item in range(len(callers))]
+        left = [
+            asyncio.create_task(leave(task, caller.comes + caller.leaves))
+            for task, caller in zip(tasks, callers, strict=True)
+            if caller.leaves is not None
+        ]
+        if tasks:
+            await asyncio.wait_for(asyncio.wait([*tasks, *left]), 10)
+        for task, caller in zip(tasks, callers, strict=True):
+            if task.cancelled():
+                assert caller.leaves is not None
+            else:
+                assert task.result() == caller.answer
+        assert all(count == 1 for count in answered.values())
+        gone = sum(task.cancelled() for task in tasks)
+        assert len(discarded) <= gone
+        await batcher.close()
+
+    asyncio.run(all_of_them())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,11 +10,22 @@ from typing import Any
 
 import pytest
 
-from djl_python.config import TASKS, TEXT_GENERATION, ModelConfig, Options, Task
+import djl_python.huggingface
+from djl_python.config import (
+    TASKS,
+    TEXT_GENERATION,
+    ModelConfig,
+    Options,
+    ServerConfig,
+    Task,
+    load_model_config,
+    parse_model_spec,
+)
 from djl_python.core.errors import ConfigError, ModelLoadError
 from djl_python.handler import Handler
 from djl_python.usercode.module import load_user_module
-from djl_python.worker.entry_point import find_handler
+from djl_python.worker import entry_point
+from djl_python.worker.entry_point import Location, find_handler, locate
 from djl_python.worker.thread import HandlerThread
 from djl_python.worker.user_handler import UserHandler
 
@@ -114,7 +126,84 @@ def test_built_in_by_its_old_and_new_names(find: Find, name: str) -> None:
 
 async def test_a_checkpoint_alone_has_the_built_in_handler(find: Find) -> None:
     assert isinstance(find(files={"config.json": "{}"}), FakeBuiltIn)
-    assert isinstance(find_handler(ModelConfig(name="m", option=Options(model_id="a/b")), HandlerThread()), FakeBuiltIn)
+
+
+#: A checkpoint's config.json -> the task that DJL's service does with it.
+OTHER_TASKS = {
+    "BertForMaskedLM": "fill-mask",
+    "RobertaForQuestionAnswering": "question-answering",
+    "LlamaForSequenceClassification": "text-classification",
+    "BertForTokenClassification": "token-classification",
+    "T5ForConditionalGeneration": "text2text-generation",
+}
+
+
+def checkpoint(directory: Path, architecture: str) -> Path:
+    encoder_decoder = OTHER_TASKS[architecture] == "text2text-generation"
+    content = {"architectures": [architecture], "is_encoder_decoder": encoder_decoder}
+    (directory / "config.json").write_text(json.dumps(content))
+    return directory
+
+
+@pytest.mark.parametrize("architecture", OTHER_TASKS)
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        {"rolling_batch": "auto"},
+        {"rolling_batch": "disable", "entryPoint": "djl_python.huggingface"},
+    ],
+)
+async def test_djls_service_takes_what_generates_no_text(
+    tmp_path: Path, architecture: str, said: dict[str, str]
+) -> None:
+    config = configured(checkpoint(tmp_path, architecture), said)
+    assert locate(config).task == OTHER_TASKS[architecture]
+    assert target_of(find_handler(config, HandlerThread())) is djl_python.huggingface.handle
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"rolling_batch": "vllm"},
+        {"rolling_batch": "lmi-dist", "entryPoint": "djl_python.huggingface"},
+        {"rolling_batch": "disable", "async_mode": "true"},
+        {"entryPoint": "djl_python.lmi_vllm.vllm_async_service"},
+        {"entryPoint": "djl_python.transformers_neuronx"},
+    ],
+)
+async def test_but_not_where_an_engine_is_named(tmp_path: Path, said: dict[str, str]) -> None:
+    config = configured(checkpoint(tmp_path, "BertForMaskedLM"), said)
+    assert locate(config) == Location()
+    assert isinstance(find_handler(config, HandlerThread()), FakeBuiltIn)
+
+
+async def test_a_task_tells_too_and_a_checkpoint_when_it_has_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched = []
+
+    def fetch(model_id: str, revision: str, *_: Any) -> Path:
+        fetched.append((model_id, revision))
+        return checkpoint(tmp_path, "T5ForConditionalGeneration")
+
+    monkeypatch.setattr(entry_point, "local_path", fetch)
+    told = ModelConfig(name="m", option=Options(model_id="a/b", task="sentiment-analysis"))
+    assert locate(told).task == "text-classification"
+    assert target_of(find_handler(told, HandlerThread())) is djl_python.huggingface.handle
+    assert fetched == []
+    untold = ModelConfig(name="m", option=Options(model_id="a/b", revision="r"))
+    assert locate(untold) == Location()
+    assert target_of(find_handler(untold, HandlerThread())) is djl_python.huggingface.handle
+    assert fetched == [("a/b", "r")]
+    monkeypatch.setattr(entry_point, "local_path", lambda *_: tmp_path / "of_text")
+    assert isinstance(find_handler(untold, HandlerThread()), FakeBuiltIn)
+
+
+def configured(directory: Path, said: dict[str, str]) -> ModelConfig:
+    lines = [f"option.{key}={value}" for key, value in said.items()]
+    (directory / "serving.properties").write_text("\n".join(lines))
+    return load_model_config(parse_model_spec(str(directory)), ServerConfig(), {})
 
 
 def test_a_model_py_with_only_formatters_too(find: Find, tmp_path: Path) -> None:
@@ -133,13 +222,13 @@ def test_a_model_py_with_only_formatters_too(find: Find, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("source", "options", "message"),
     [
-        (None, {}, "no handler found in .*: expected model.py or demo.py with a function handle"),
+        (None, {}, "nothing to serve: there is no model.py and no config.json"),
         ("def other(i): pass", {}, "model.py has no function 'handle' .* Its functions: other"),
         ("x = 1", {"handler": "x"}, "the handler is a int"),
         ("class A: ...", {"handler": "A"}, r"class A has no method handle\(inputs\)"),
         (None, {"entry_point": "gone.py"}, "gone.py does not exist"),
         (None, {"entry_point": "gone_module"}, "option.entryPoint=gone_module: expected a .py file"),
-        (None, {"entry_point": "https://x/model.py"}, "put the file into the model directory"),
+        (None, {"entry_point": "http://127.0.0.1:9/model.py?secret"}, r"9/model.py: can't be downloaded: .*refused"),
         (
             "class A:\n    def handle(self, i): ...\nclass B:\n    def handle(self, i): ...",
             {},

@@ -67,6 +67,33 @@ async def test_a_handler_is_told_its_gpu_when_it_loads_and_with_every_call(
     assert (await one.call(b"x", headers={"device_id": "7"})).json == [index, index]
 
 
+async def test_the_first_call_alone_has_the_options_that_would_make_a_batch_of_others(loaded: Loader) -> None:
+    one = await loaded(
+        """
+        from djl_python import Output
+        told = []
+        def handle(inputs):
+            told.append(inputs.get_properties().get("batch_size"))
+            return None if inputs.is_empty() else Output().add_as_json(told)
+        """,
+        properties={"batch_size": "4"},
+    )
+    assert (await one.call(b"x")).json == ["4", None]
+
+
+async def test_a_handler_may_say_what_it_answers(loaded: Loader) -> None:
+    source = """
+        from djl_python.handler import Handler
+
+        class Mine(Handler):
+            example = {"text": "it's"}
+
+            async def load(self, context): ...
+            async def serve(self, inputs, reply): ...
+        """
+    assert (await loaded(source)).statuses[-1].example == '{"text": "it\'s"}'
+
+
 async def test_starts_without_torch(loaded: Loader) -> None:
     front = await loaded(
         """
@@ -148,7 +175,7 @@ async def test_exception_is_one_line_to_the_client_and_the_users_frames_in_the_l
     }
     assert (await front.call(b"two")).json["error"] == "ValueError: first line"
     log = capfd.readouterr().err
-    assert "model demo, request r-1: ZeroDivisionError: division by zero" in log
+    assert " [r-1] model demo: ZeroDivisionError: division by zero" in log
     assert "return helper(0)" in log
     assert "return 1 / value" in log
     for hidden in ("djl_python/worker", "concurrent/futures", "asyncio"):
@@ -642,6 +669,12 @@ async def test_handler_that_can_no_longer_answer(loaded: Loader, capfd: pytest.C
         ),
         ("def handle(i): return i.get_as_json()", ["begin it with `if inputs.is_empty(): return None`"], []),
         (
+            "from djl_python.handler import Handler\nclass H(Handler):\n    example = {'a': {1}}\n"
+            "    async def load(self, c): ...\n    async def serve(self, i, r): ...",
+            ["TypeError", "set"],
+            [],
+        ),
+        (
             "class H:\n    def load(self, c): raise OSError('disk')\n    def handle(self, i): pass",
             ["OSError: disk"],
             ["user_handler"],
@@ -729,10 +762,8 @@ async def test_errors_in_a_batch_belong_to_their_item(loaded: Loader) -> None:
     assert own.json == {"code": 424, "message": "invoke handler failure", "error": "only mine"}
 
 
-async def test_batch_with_too_few_entries_says_what_to_do(loaded: Loader) -> None:
+async def test_an_item_that_the_batch_does_not_answer_fails_alone(loaded: Loader) -> None:
     front = await loaded(BATCH, serving={"batch_size": 2, "max_batch_delay_ms": 5000})
-    answers = await asyncio.gather(front.call("a"), front.call("lost"))
-    for answer in answers:
-        assert answer.status == 424
-        assert "Batch output size mismatch, expected: 2, actual: 1" in answer.json["error"]
-        assert "get_batches()" in answer.json["error"]
+    answered, lost = await asyncio.gather(front.call("a"), front.call("lost"))
+    assert (answered.status, lost.status) == (200, 424)
+    assert lost.json["error"] == "Batch output size mismatch, expected: 2, actual: 1: no entry for item 1 (batch_001)"

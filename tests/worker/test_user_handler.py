@@ -13,6 +13,7 @@ import pytest
 from djl_python import Input, Output
 from djl_python.config import ModelConfig, ServingSettings
 from djl_python.core.errors import ModelLoadError
+from djl_python.core.metrics import MetricFamily
 from djl_python.handler import Context
 from djl_python.worker.thread import HandlerThread
 from djl_python.worker.user_handler import UserHandler
@@ -27,6 +28,8 @@ class Counted:
     def gauge(self, name: str, value: float) -> None: ...
 
     def observe(self, name: str, *values: float) -> None: ...
+
+    def engine(self, families: list[MetricFamily]) -> None: ...
 
 
 def context(**serving: Any) -> Context:
@@ -164,6 +167,22 @@ async def test_a_single_call_of_a_batching_model_may_stream() -> None:
 
     handler = await loaded(handle, batch_size=2, max_batch_delay_ms=0)
     assert (await ask(handler)).pieces == [b'{"outputs":"a"}\n', b'{"outputs":"b"}\n']
+    await handler.close()
+
+
+@pytest.mark.parametrize(("key", "batch_size"), [("batch_0_Content-Type", 1), ("batch_000.content-type", 4)])
+async def test_a_single_call_may_be_answered_as_the_first_of_a_batch(key: str, batch_size: int) -> None:
+    """Handlers of DJL's loop over `get_batches`, whether there is a batch or not."""
+
+    def handle(inputs: Input) -> Output | None:
+        outputs = Output()
+        for index, item in enumerate([] if inputs.is_empty() else inputs.get_batches()):
+            outputs.add(item.get_as_string(), key="data", batch_index=index)
+        return None if inputs.is_empty() else outputs.add_property(key, "text/csv")
+
+    handler = await loaded(handle, batch_size=batch_size)
+    reply = await ask(handler)
+    assert (reply.status, reply.headers, reply.pieces) == (200, {"content-type": "text/csv"}, [b"x"])
     await handler.close()
 
 

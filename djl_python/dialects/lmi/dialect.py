@@ -5,7 +5,8 @@ Routes and errors run in the front end, parsing in the worker. Source: LMI's inf
 How an answer is framed: `parameters.output_formatter`, else an explicit `stream`, else `option.output_formatter`, else
 JSON. `stream: true` turns json into jsonlines (into sse under option.tgi_compat); jsonlines and sse stream by
 themselves. With option.rolling_batch=disable the shapes are those of `batch`. A body with `messages` is a chat
-(`chat`), whose framing follows `stream` and the option in the same way.
+(`chat`), and one with `prompt` a completion (`completion`): these stream only if their `stream` is true, as jsonlines
+unless the option says sse.
 """
 
 from __future__ import annotations
@@ -25,10 +26,13 @@ from ..shared.fields.sequence_limits import excess_sequences
 from ..shared.framing import SSE_DONE
 from ..shared.request_body import ignored_header
 from ..shared.typed_errors import typed_error
+from .adapters import adapters_named, with_adapters
 from .batch import BatchFormatter, batches_dynamically, failure, read_prompts, without_details
 from .chat import COMPLETION_ID, error_chunk, parse_chat
+from .completion import parse_completion
 from .format import ERROR_STATUS, LmiFormatter, TgiCompatFormatter, error_fields, error_line, error_object
 from .parameters import (
+    FLAG_WORDS,
     LmiParameters,
     branching,
     prompt_logprobs,
@@ -43,14 +47,14 @@ _TEXT: Final = "text/plain"
 #: Content types other than JSON whose bodies are read as if they were JSON fields.
 _PLAIN: Final = (_TEXT, URLENCODED, MULTIPART)
 _FIELDS: Final = ("inputs", "parameters", "stream", "adapters")
-_ADAPTER_QUERY: Final = "adapter"
-_ADAPTER_HEADER: Final = "x-amzn-sagemaker-adapter-identifier"
 
 
 class LmiDialect(Dialect):
     """LMI's schemas for rolling and for dynamic batches, and TGI's shapes under option.tgi_compat."""
 
     name = "lmi"
+    defers = True
+    has_sessions = True
     routes = tuple(
         Route("POST", path, "predict", summary="Generate, or answer a chat.", request=REQUEST, responses=RESPONSES)
         for path in (
@@ -63,13 +67,24 @@ class LmiDialect(Dialect):
     errors = ERRORS
 
     def parse(self, inputs: Input, model: ModelConfig) -> Parsed:
-        """Read `inputs`, `parameters` and `stream`, or a chat. Names without effect go into x-ignored-parameters."""
+        """Read `inputs`, `parameters` and `stream`, a completion or a chat. Names without effect go into
+        x-ignored-parameters."""
         body = _body(inputs)
-        _check_adapters(inputs, body.pop("adapters", None))
+        adapters = adapters_named(inputs, {name: body.pop(name, None) for name in ("adapters", "adapter")}, model)
+        body["stream"] = _stream(body.get("stream"))
         if body.get("messages") is not None:
-            return parse_chat(body, _framing(LmiParameters(), body, model, chat=True), model)
+            chat = parse_chat(body, _openai_framing(body, model), model)
+            return with_adapters(chat, adapters)
+        if body.get("prompt") is not None:
+            if body.get("inputs") is not None:
+                raise PayloadError(
+                    "inputs: not together with prompt; send inputs (and parameters) or prompt (a completion)",
+                    "inputs",
+                )
+            completion = parse_completion(body, _openai_framing(body, model), model)
+            return with_adapters(completion, adapters)
         if batches_dynamically(model):
-            return _parse_batch(body, model)
+            return with_adapters(_parse_batch(body, model), adapters)
         prompt = _prompt(body)
         parameters, ignored = read_parameters(_parameters(body), model)
         framing = _framing(parameters, body, model)
@@ -98,7 +113,7 @@ class LmiDialect(Dialect):
             bad_sequences=tuple(parameters.bad_sequences or ()),
             ignored=names,
         )
-        return Parsed((request,), formatter)
+        return with_adapters(Parsed((request,), formatter), adapters)
 
     def payload(self, inputs: Input) -> Any:
         """The body as a value; text and forms become the JSON fields that they stand for."""
@@ -213,7 +228,9 @@ def _prompt(body: dict[str, Any]) -> str:
     if isinstance(prompt, str) and prompt:
         return prompt
     if prompt is None:
-        raise PayloadError("inputs: required, expected a string (or messages, for a chat)", "inputs")
+        raise PayloadError(
+            "inputs: required, expected a string (or prompt, for a completion, or messages, for a chat)", "inputs"
+        )
     got = "an empty one" if prompt == "" else _kind(prompt)
     hint = (
         " (an array belongs to dynamic batching, option.rolling_batch=disable; send one request for each prompt)"
@@ -232,16 +249,6 @@ def _parameters(body: dict[str, Any]) -> dict[str, Any]:
     return parameters
 
 
-def _check_adapters(inputs: Input, adapters: Any) -> None:
-    """Refuse a request for an adapter, of which there are none: the base model's answer would pass for the adapter's.
-    An empty name is the base model."""
-    query = inputs.get_as_string(_ADAPTER_QUERY) if inputs.contains_key(_ADAPTER_QUERY) else ""
-    asked = {"adapters": adapters, _ADAPTER_QUERY: query, _ADAPTER_HEADER: inputs.get_property(_ADAPTER_HEADER)}
-    for name, value in asked.items():
-        if any(value) if isinstance(value, list) else value:
-            raise ParameterError(f"{name}: this model has no adapters", name)
-
-
 def _unknown_fields(body: dict[str, Any], model: ModelConfig) -> list[str]:
     names = [key for key, value in body.items() if key not in _FIELDS and value is not None]
     if names and model.option.unknown_parameters == "error":
@@ -249,25 +256,46 @@ def _unknown_fields(body: dict[str, Any], model: ModelConfig) -> list[str]:
     return names
 
 
-def _framing(parameters: LmiParameters, body: dict[str, Any], model: ModelConfig, *, chat: bool = False) -> str:
-    stream = body.get("stream")
-    if stream is not None and not isinstance(stream, bool):
-        raise PayloadError(f"stream: expected true or false, got {_kind(stream)}", "stream")
+def _stream(value: Any) -> bool | None:
+    """`stream`, which clients that send text write as a word."""
+    value = FLAG_WORDS.get(value.lower(), value) if isinstance(value, str) else value
+    if value is not None and not isinstance(value, bool):
+        raise PayloadError(f"stream: expected true or false, got {_kind(value)}", "stream")
+    return value
+
+
+def _framing(parameters: LmiParameters, body: dict[str, Any], model: ModelConfig) -> str:
+    """How to frame the answer to a prompt."""
+    stream = _stream(body.get("stream"))
     asked = parameters.output_formatter
     if asked is not None and asked not in FORMATTERS:
         field = "parameters.output_formatter"
         raise ParameterError(f'{field}: expected {", ".join(sorted(FORMATTERS))}, got "{asked}"', field)
-    lines = "jsonlines" if model.option.enable_streaming and batches_dynamically(model) and not chat else "json"
+    lines = "jsonlines" if model.option.enable_streaming and batches_dynamically(model) else "json"
     chosen = FORMATTERS[asked or ("json" if stream is False else model.option.output_formatter or lines)]
     if chosen == "json" and stream:
-        return "sse" if model.option.tgi_compat and not chat else "jsonlines"
+        return "sse" if model.option.tgi_compat else "jsonlines"
     return chosen
+
+
+def _is_openai(body: dict[str, Any]) -> bool:
+    """Whether it is a chat or a completion, whose answers have OpenAI's shape."""
+    return body.get("messages") is not None or body.get("prompt") is not None
+
+
+def _openai_framing(body: dict[str, Any], model: ModelConfig) -> str:
+    """How to frame the answer to a chat or a completion: the request says whether it is a stream, the option how."""
+    if not _stream(body.get("stream")):
+        return "json"
+    return "sse" if FORMATTERS[model.option.output_formatter or "jsonlines"] == "sse" else "jsonlines"
 
 
 def _streams(inputs: Input, model: ModelConfig) -> bool:
     """Whether a failed request asked for a stream; False if it can't be read."""
     try:
         body = _body(inputs)
+        if _is_openai(body):
+            return _openai_framing(body, model) != "json"
         asked = _parameters(body).get("output_formatter")
         return _framing(LmiParameters(output_formatter=asked if asked in FORMATTERS else None), body, model) != "json"
     except (ServingError, TypeError, KeyError):

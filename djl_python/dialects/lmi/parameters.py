@@ -15,11 +15,13 @@ from msgspec import Meta
 from ...config import ModelConfig
 from ...core.errors import ParameterError
 from ...core.types import Branching, SamplingParams, TextOptions
+from ..shared.fields.generation import ResponseFormat, StructuredOutputs, refuse_restrictions
 from ..shared.fields.sampling import DrawFields
 from ..shared.fields.seeds import engine_seed, is_seed
 from ..shared.fields.sequence_limits import MAX_CHOICES
 from ..shared.fields.word_lists import excess, excess_ids
 from ..shared.request_body import shown
+from .structured_output import grammar_asked
 
 DEFAULT_MAX_NEW_TOKENS: Final = 30
 MAX_ALTERNATIVES: Final = 20
@@ -46,6 +48,10 @@ Sequences = Annotated[int, Meta(ge=1, le=MAX_CHOICES, description=f"an integer >
 ZeroOrMore = Annotated[int, Meta(ge=0, description="an integer >= 0")]
 Alternatives = Annotated[int, Meta(ge=0, le=MAX_ALTERNATIVES)]
 Text = Annotated[str, Meta(min_length=1)]
+Form = Annotated[
+    ResponseFormat,
+    Meta(description="an object with a type (json_schema, json_object, json, regex or text) and its value"),
+]
 
 
 class LmiParameters(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,14 +115,39 @@ class LmiParameters(msgspec.Struct, frozen=True, kw_only=True):
     ) = None
     early_stopping: Flag | None = None
 
+    response_format: Form | None = None
+    grammar: Form | None = None
+    guided_json: Annotated[dict[str, Any] | str, Meta(description="a JSON schema")] | None = None
+    guided_regex: Annotated[Text, Meta(description="a regular expression")] | None = None
+    guided_choice: (
+        Annotated[list[Text], Meta(min_length=1, description="a non-empty list of strings, none of them empty")] | None
+    ) = None
+    structured_outputs: (
+        Annotated[StructuredOutputs, Meta(description="an object with json, regex, choice or json_object")] | None
+    ) = None
+
 
 _HINTS: Final = typing.get_type_hints(LmiParameters, include_extras=True)
 _DRAW: Final = DrawFields(
     {"temperature": (0.0, 1.0), "top_k": (-1, 0), "top_p": (0.0, 1.0), "min_p": (0.0,), "typical_p": (1.0,)}
 )
+#: What a request that samples has where it says nothing, by option.rolling_batch: the schema's table of each engine.
+_DRAW_DEFAULTS: Final[dict[str, dict[str, Any]]] = {"trtllm": {"top_k": 5, "top_p": 0.85}}
 _FLAGS: Final = frozenset(name for name, hint in _HINTS.items() if Flag in typing.get_args(hint))
+_INTEGERS: Final = frozenset(
+    name for name, hint in _HINTS.items() if any(typing.get_args(part)[:1] == (int,) for part in typing.get_args(hint))
+)
 #: How clients that send text write flags, in any case.
-_FLAG_WORDS: Final = {"true": True, "false": False}
+FLAG_WORDS: Final = {"true": True, "false": False}
+#: Parameters that say what the text has to be.
+_GRAMMARS: Final = (
+    "response_format",
+    "grammar",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "structured_outputs",
+)
 _BEAMS_ONLY: Final = ("length_penalty", "early_stopping")
 
 
@@ -127,6 +158,7 @@ def read_parameters(given: Mapping[str, Any], model: ModelConfig) -> tuple[LmiPa
         ParameterError: one has a wrong type, is out of range, contradicts another, or is unknown under
             option.unknown_parameters=error.
     """
+    refuse_restrictions(given, "parameters.")
     known: dict[str, Any] = {}
     spelled: dict[str, str] = {}
     unknown: list[str] = []
@@ -135,7 +167,9 @@ def read_parameters(given: Mapping[str, Any], model: ModelConfig) -> tuple[LmiPa
             continue
         name = ALIASES.get(key, key)
         if name in _FLAGS and isinstance(value, str):
-            value = _FLAG_WORDS.get(value.lower(), value)
+            value = FLAG_WORDS.get(value.lower(), value)
+        if name in _INTEGERS and isinstance(value, float) and value.is_integer():  # as some JSON libraries write them
+            value = int(value)
         if name not in _HINTS:
             unknown.append(key)
         elif name in known and known[name] != value:
@@ -243,13 +277,14 @@ def sampling_params(parameters: LmiParameters, model: ModelConfig) -> SamplingPa
         if (value := getattr(parameters, name)) is not None
     }
     if draws:
-        given |= _DRAW.given(parameters)
+        given |= _DRAW_DEFAULTS.get(model.option.rolling_batch, {}) | _DRAW.given(parameters)
         given["seed"] = engine_seed(parameters.seed)
     return SamplingParams(
         **given,
         max_new_tokens=max_new_tokens(parameters),
         do_sample=draws,
         stop_token_ids=tuple(dict.fromkeys(parameters.stop_token_ids or ())),
+        grammar=grammar_asked(**{name: getattr(parameters, name) for name in _GRAMMARS}),
         top_logprobs=max(_count(parameters.logprobs), parameters.top_n_tokens or 0),
         prompt_logprobs=prompt_logprobs(parameters),
     )

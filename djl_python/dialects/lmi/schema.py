@@ -15,6 +15,7 @@ from ...formats.json_framing import JSON, JSONLINES, SSE
 from ..shared.base import Bodies
 from ..shared.chat.answer import ChatChunk, ChatCompletion
 from ..shared.chat.request import ChatRequest
+from ..shared.completion import Completion, CompletionRequest
 from ..shared.djl_errors import DjlError
 from .parameters import LmiParameters
 
@@ -28,6 +29,19 @@ class LmiRequest(msgspec.Struct, frozen=True, kw_only=True):
     ]
     parameters: LmiParameters | None = None
     stream: Annotated[bool, Meta(description="Answer with a line for each token.")] | None = None
+
+
+class LmiSessionRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Opens a session, or closes that of the header X-Amzn-SageMaker-Session-Id."""
+
+    requestType: Literal["NEW_SESSION", "CLOSE"]
+
+
+class LmiSessionAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the session, in words. A header has its id: X-Amzn-SageMaker-Session-Id, with the time when it
+    expires, or X-Amzn-SageMaker-Closed-Session-Id."""
+
+    result: str
 
 
 class LmiToken(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,10 +134,14 @@ class TgiRefusal(DjlError, frozen=True):
     error_type: str
 
 
-REQUEST: Final = (LmiRequest, ChatRequest)
-_LINE: Final = (LmiLine, LmiOutputs, LmiFailure, ChatChunk)
+REQUEST: Final = (LmiRequest, CompletionRequest, ChatRequest, LmiSessionRequest)
+_LINE: Final = (LmiLine, LmiOutputs, LmiFailure, ChatChunk, Completion)
 RESPONSES: Final[dict[int, dict[str, Any]]] = {
-    200: {JSON: (LmiAnswer, list[LmiAnswer], ChatCompletion), JSONLINES: _LINE, SSE: (*_LINE, "[DONE]")},
+    200: {
+        JSON: (LmiAnswer, list[LmiAnswer], ChatCompletion, Completion, LmiSessionAnswer),
+        JSONLINES: _LINE,
+        SSE: (*_LINE, "[DONE]"),
+    },
     424: {JSON: LmiFailure},
 }
 ERRORS: Final[dict[int, Bodies]] = {

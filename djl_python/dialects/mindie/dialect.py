@@ -30,6 +30,7 @@ from ...core.types import (
 )
 from ...formats.json_framing import JSON, SSE
 from ...inputs import Input
+from ..shared.adapters import adapter_named
 from ..shared.base import Answer, Dialect, Parsed, Route
 from ..shared.fields.sampling import DrawFields
 from ..shared.fields.seeds import drawn_seed
@@ -42,7 +43,7 @@ from ..shared.typed_stream import TypedStreamFormatter
 DEFAULT_MAX_NEW_TOKENS: Final = 20
 MAX_INPUT_CHARS: Final = 4 * 1024 * 1024
 MAX_IMAGES: Final = 1
-#: The only adapter_id that is accepted: there are no adapters.
+#: The adapter_id of no adapter.
 _BASE_MODEL: Final = "None"
 _DRAW: Final = DrawFields({"temperature": (1.0,), "top_k": (), "top_p": ()})
 
@@ -82,7 +83,7 @@ class MindieParameters(msgspec.Struct, frozen=True, kw_only=True):
     stop: StopText | Annotated[list[StopText], Meta(max_length=MAX_WORDS)] | None = None
     adapter_id: Annotated[
         Annotated[str, Meta(pattern=r"^[A-Za-z0-9._/-]{1,256}$")] | None,
-        Meta(description='Only "None", the base model.'),
+        Meta(description='A LoRA adapter of the model; "None": the base model.'),
     ] = None
 
 
@@ -154,6 +155,7 @@ class MindieDialect(Dialect):
             text=TextOptions(stop_sequences=_stops(parameters)),
             add_special_tokens=isinstance(prompt, str),
             truncate=parameters.truncate,
+            adapter=_adapter(parameters, model),
             ignored=names,
         )
         formatter = MindieFormatter(
@@ -190,8 +192,11 @@ def _check(parameters: MindieParameters) -> None:
         raise _error("seed", f"expected an integer > 0 and <= {MAX_SEED}, got {parameters.seed}")
     if wrong := excess(_stops(parameters)):
         raise _error("stop", wrong)
-    if parameters.adapter_id not in (None, _BASE_MODEL):
-        raise _error("adapter_id", f'expected "{_BASE_MODEL}": this model has no adapters')
+
+
+def _adapter(parameters: MindieParameters, model: ModelConfig) -> str:
+    named = parameters.adapter_id
+    return adapter_named("" if named == _BASE_MODEL else named, model, "parameters.adapter_id")
 
 
 def _error(name: str, what: str) -> ParameterError:

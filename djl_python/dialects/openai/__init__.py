@@ -2,6 +2,7 @@
 
 Runs in the worker; the list of models and errors, in the front end.
 
-- `dialect`: routes, chats and the list of models; chats themselves are `shared.chat`'s.
-- `completions`: completions, request and answer; `errors`: errors in OpenAI's shape.
+- `dialect`: routes and the list of models; chats are `shared.chat`'s, and completions `shared.completion`'s.
+- `batches`: shapes and routes of files and batches; the server itself answers them.
+- `errors`: errors in OpenAI's shape.
 """

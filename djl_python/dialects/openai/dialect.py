@@ -1,4 +1,4 @@
-"""OpenAI's API: /v1/chat/completions, /v1/completions and /v1/models.
+"""OpenAI's API: /v1/chat/completions, /v1/completions, /v1/models, and the routes of `batches`.
 
 Routes, pages and errors run in the front end, parsing and answering in the worker. Under option.tgi_compat the same
 requests are answered with TGI's shapes and codes. A stream is SSE that ends with `[DONE]`; chats under
@@ -13,35 +13,35 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from ... import __version__
 from ...config import ModelConfig
 from ...core.errors import ModelNotFoundError, ParameterError, PayloadError, ServingError
-from ...core.types import EngineInfo, FinishReason
+from ...core.types import EngineInfo
 from ...formats.json_framing import JSON, JSONLINES, SSE, encode_json, encode_jsonlines, encode_sse
 from ...inputs import Input
 from ..shared.base import Answer, Bodies, Dialect, Kind, ModelStatus, Parsed, Route, ServerView
 from ..shared.chat.answer import ChatChunk, ChatCompletion, ChatFormatter, ChatStyle
 from ..shared.chat.request import ChatRequest, read_chat
+from ..shared.completion import (
+    FINISH_REASONS,
+    SYSTEM_FINGERPRINT,
+    Completion,
+    CompletionFormatter,
+    CompletionRequest,
+    ParsedCompletion,
+    read_completion,
+)
 from ..shared.fields.generation import GenerationFields
 from ..shared.framing import SSE_DONE
 from ..shared.request_body import ignored_header, json_object, object_of
 from ..shared.typed_body import read_body
 from ..shared.typed_errors import ErrorResponse, documented_errors, typed_answer
-from .completions import Completion, CompletionFormatter, CompletionRequest, read_completion
+from . import batches
 from .errors import ErrorBody, StreamFailure, openai_answer, stream_failure, with_request_fields
 
 CHAT: Final = "chat"
 COMPLETION: Final = "completion"
 MODELS: Final = "models"
 MODEL: Final = "model"
-FINISH_REASONS: Final = {
-    FinishReason.EOS: "stop",
-    FinishReason.STOP: "stop",
-    FinishReason.LENGTH: "length",
-    FinishReason.ERROR: "error",
-}
-#: Same seed, same fingerprint: same answer.
-SYSTEM_FINGERPRINT: Final = f"djl-serving-{__version__}"
 _OWNER: Final = "djl-serving"
 #: Longer bodies are not parsed a second time, into objects, for a better error message: that would take a tenth of a
 #: second of the front end's time per megabyte.
@@ -49,6 +49,8 @@ _EXPLAINED_BYTES: Final = 1 << 20
 #: Errors that may end a stream, and the data of the event that ends every stream of events.
 _FAILURES: Final = (ErrorBody, StreamFailure)
 _DONE: Final = "[DONE]"
+#: As OpenAI's own server and vLLM say it: clients that decode text of an unnamed charset take it for Latin-1.
+_EVENTS: Final = f"{SSE}; charset=utf-8"
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +61,9 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     created: Annotated[int, Meta(ge=0, description="When it was registered, in Unix seconds.")]
     owned_by: str = _OWNER
     engine: EngineInfo | msgspec.UnsetType = msgspec.UNSET  # not OpenAI's
+    parent: Annotated[str, Meta(description="Of a LoRA adapter: its model.")] | msgspec.UnsetType = (
+        msgspec.UNSET
+    )  # vLLM's
 
 
 class ModelList(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +85,18 @@ class OpenAIChatFormatter(ChatFormatter):
     def __init__(self, framing: str, style: ChatStyle, *, tgi: bool, **options: Any) -> None:
         super().__init__(framing, style, **options)
         self._tgi = tgi
+        self.headers["content-type"] = _content_type(framing, self.headers, tgi=tgi)
+
+    def error(self, error: ServingError) -> bytes:
+        return self._encode(stream_failure(error, tgi=self._tgi)) + self._done
+
+
+class OpenAICompletionFormatter(CompletionFormatter):
+    """A completion with OpenAI's errors, or TGI's."""
+
+    def __init__(self, framing: str, parsed: ParsedCompletion, *, tgi: bool, **options: Any) -> None:
+        super().__init__(framing, parsed, tgi=tgi, **options)
+        self.headers["content-type"] = _content_type(framing, self.headers, tgi=tgi)
 
     def error(self, error: ServingError) -> bytes:
         return self._encode(stream_failure(error, tgi=self._tgi)) + self._done
@@ -123,6 +140,7 @@ class OpenAIDialect(Dialect):
             summary="One model, whose id has a slash.",
             responses={200: {JSON: ModelInfo}},
         ),
+        *batches.ROUTES,
     )
     #: TGI's bodies, and the statuses that only they have, are answered under option.tgi_compat.
     errors: ClassVar[Mapping[int, Bodies]] = {
@@ -138,14 +156,14 @@ class OpenAIDialect(Dialect):
     def page(self, operation: str, server: ServerView, path_values: Mapping[str, str], body: bytes) -> Answer:
         """The list of models, or one of them."""
         served = {model.config.name: model for model in reversed(server.models)}
+        infos = {info.id: info for model in served.values() for info in reversed(_infos(model))}
         if operation == MODELS:
-            infos = [_info(model) for model in reversed(served.values())]
-            return Answer(200, encode_json(ModelList(data=infos)))
+            return Answer(200, encode_json(ModelList(data=list(reversed(infos.values())))))
         name = "/".join(path_values[part] for part in ("owner", "model") if part in path_values)
-        if name not in served:
-            loaded = ", ".join(sorted(served)) or "none"
+        if name not in infos:
+            loaded = ", ".join(sorted(infos)) or "none"
             raise ModelNotFoundError(f"The model `{name}` does not exist; loaded: {loaded}")
-        return Answer(200, encode_json(_info(served[name])))
+        return Answer(200, encode_json(infos[name]))
 
     def model_of(self, body: bytes) -> str | None:
         try:
@@ -180,7 +198,7 @@ def _chat(body: dict[str, Any], model: ModelConfig) -> Parsed:
     style = ChatStyle(
         finish_reasons=FINISH_REASONS,
         tool_calls_reason="tool_calls",
-        model=model.name,
+        model=parsed.request.adapter or model.name,
         system_fingerprint=SYSTEM_FINGERPRINT,
         role_always=tgi,
         refusals=not tgi,
@@ -197,20 +215,23 @@ def _chat(body: dict[str, Any], model: ModelConfig) -> Parsed:
 
 
 def _completion(body: dict[str, Any], model: ModelConfig) -> Parsed:
-    parsed = read_completion(body, model)
+    parsed = read_completion(body, model, must_fit=True)
     most = model.option.max_client_batch_size
     if model.option.tgi_compat and len(parsed.requests) > most:
         raise ParameterError(f"Number of prompts exceeds the maximum allowed batch size of {most}", "prompt")
-    formatter = CompletionFormatter(
+    formatter = OpenAICompletionFormatter(
         _framing(parsed.fields),
         parsed,
-        model=model.name,
-        system_fingerprint=SYSTEM_FINGERPRINT,
-        finish_reasons=FINISH_REASONS,
+        model=parsed.requests[0].adapter or model.name,
         tgi=model.option.tgi_compat,
         headers=ignored_header(parsed.ignored),
     )
     return Parsed(parsed.requests, formatter)
+
+
+def _content_type(framing: str, headers: Mapping[str, str], *, tgi: bool) -> str:
+    """The answer's content type; TGI's has no charset."""
+    return _EVENTS if framing == "sse" and not tgi else headers["content-type"]
 
 
 def _framing(fields: GenerationFields, jsonlines: bool = False) -> str:
@@ -220,5 +241,8 @@ def _framing(fields: GenerationFields, jsonlines: bool = False) -> str:
     return "jsonlines" if jsonlines else "sse"
 
 
-def _info(model: ModelStatus) -> ModelInfo:
-    return ModelInfo(id=model.config.name, created=int(model.registered_s), engine=model.engine or msgspec.UNSET)
+def _infos(model: ModelStatus) -> list[ModelInfo]:
+    """A model, and its adapters: in OpenAI's API they are models too."""
+    own = ModelInfo(id=model.config.name, created=int(model.registered_s), engine=model.engine or msgspec.UNSET)
+    adapters = (name for name in model.config.adapters if name != own.id)
+    return [own, *(msgspec.structs.replace(own, id=name, parent=own.id, engine=msgspec.UNSET) for name in adapters)]

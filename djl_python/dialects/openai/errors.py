@@ -14,6 +14,7 @@ from msgspec import Meta
 from ...core.errors import (
     ContextLengthError,
     HeadTooLongError,
+    KeptNotFoundError,
     MediaTypeError,
     MethodError,
     ModelNotFoundError,
@@ -41,6 +42,7 @@ _CLIENTS: Final[dict[type[ServingError], tuple[int, str | None]]] = {
     ModelNotFoundError: (404, "model_not_found"),
     ModelNotNamedError: (400, None),
     RouteError: (404, None),
+    KeptNotFoundError: (404, None),
     MethodError: (405, None),
     HeadTooLongError: (431, None),
     TooLargeError: (413, None),
@@ -123,7 +125,7 @@ def _message(error: ServingError, prompt_field: str) -> tuple[str, str | None]:
     error = with_request_fields(error, prompt_field)
     if isinstance(error, ModelNotFoundError | ModelNotNamedError):
         return error.message, "model"
-    return error.message, error.field if isinstance(error, PayloadError | ParameterError) else None
+    return error.message, error.field if isinstance(error, PayloadError | ParameterError | KeptNotFoundError) else None
 
 
 def _too_long(error: ContextLengthError, prompt_field: str) -> str:

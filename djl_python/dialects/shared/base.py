@@ -44,6 +44,7 @@ class Kind(enum.Enum):
     GENERATE = enum.auto()  # worker: `parse`, then the engine, then the formatter
     QUERY = enum.auto()  # worker: `query`, for what only the loaded model knows
     PAGE = enum.auto()  # front end: `page`, without asking a worker
+    KEPT = enum.auto()  # front end: the server itself, of what it keeps (files and batches)
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,12 @@ class Route:
     route answers HEAD too. Method `*` takes every method that no other row of the path has. Two dialects may not claim
     one method and path; a dialect's row overrides the front end's own page (/ping, /metrics, /openapi.json).
 
+    `manages`: whether it changes the server, or shows what only its operator should see; not every client may use it.
+
     The rest is for /openapi.json: `summary` is a sentence, `request` the type of the JSON body or a tuple of types
-    (None: no body), `responses` are by status; `Dialect.errors` are added to them.
+    (None: no body), `query` the type of the query's parameters, which may be in the body instead if both are the same
+    type; `form`: the body is a form with a file in it, with `request`'s fields, which is taken as it arrives.
+    `responses` are by status; `Dialect.errors` are added to them.
     """
 
     method: str
@@ -66,6 +71,9 @@ class Route:
     summary: str = ""
     request: Any = field(default=None, compare=False)
     responses: Mapping[int, Bodies] = field(default_factory=dict, compare=False)
+    manages: bool = False
+    query: Any = field(default=None, compare=False)
+    form: bool = False
 
 
 @dataclass(frozen=True)
@@ -164,11 +172,11 @@ class ServerView(Protocol):
         ...
 
     async def load(self, name: str) -> None:
-        """Load every version of a model that is unloaded or has failed, and wait until all versions can answer.
+        """Load every version of a model, again if it is loaded, and wait until all versions can answer.
 
         Raises:
             ModelNotFoundError: the server knows no model of this name.
-            ModelLoadError: a version did not load; it stays registered, as failed.
+            ModelLoadError: a version did not load; it stays registered, as failed, or as it was.
         """
         ...
 
@@ -271,6 +279,12 @@ class Dialect(abc.ABC):
 
     #: How requests for other tasks than text generation are read: (task, operation) -> their parser.
     task_parsers: ClassVar[Mapping[tuple[str, str], TaskParser]] = {}
+
+    #: Whether answers may be fetched later, by a token (DJL's asynchronous requests).
+    defers: ClassVar[bool] = False
+
+    #: Whether requests open and close sessions, and may be in one (LMI's stateful sessions).
+    has_sessions: ClassVar[bool] = False
 
     #: The version under which this API finds a model that has none.
     unversioned: ClassVar[str] = ""

@@ -10,7 +10,9 @@ from typing import Final
 import msgspec
 
 from ...core.errors import (
+    ForbiddenError,
     HeadTooLongError,
+    KeptNotFoundError,
     MethodError,
     ModelConflictError,
     ModelNotFoundError,
@@ -25,7 +27,9 @@ from ...core.errors import (
 )
 
 _TYPES: Final[dict[type[ServingError], str]] = {
+    ForbiddenError: "ForbiddenException",
     RouteError: "ResourceNotFoundException",
+    KeptNotFoundError: "ResourceNotFoundException",
     ModelNotFoundError: "ModelNotFoundException",
     ModelConflictError: "BadRequestException",
     ModelNotNamedError: "BadRequestException",

@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from ... import __version__
+from ...formats.forms import MULTIPART
 from ...formats.json_framing import JSON, JSONLINES, SSE, encode_json
 from .base import Bodies, Dialect, Kind, Route
 
@@ -82,12 +83,23 @@ class _Document:
         }
         if route.summary:
             operation["summary"] = route.summary
-        if names := _VARIABLE.findall(route.path):
-            operation["parameters"] = [_path_parameter(name) for name in names]
+        parameters = [_path_parameter(name) for name in _VARIABLE.findall(route.path)]
+        if route.query is not None:
+            parameters += self._query_parameters(route)
+        if parameters:
+            operation["parameters"] = parameters
         if route.request is not None:
             needed = route.kind is not Kind.PAGE  # a page's body is optional: its path is enough
-            operation["requestBody"] = {"required": needed, **self._content({JSON: route.request})}
+            content_type = MULTIPART if route.form else JSON
+            operation["requestBody"] = {"required": needed, **self._content({content_type: route.request})}
         return operation
+
+    def _query_parameters(self, route: Route) -> Iterator[dict[str, Any]]:
+        """A parameter for each of the type's fields."""
+        component = self.components[self._schemas[id(route.query)]["$ref"].rpartition("/")[2]]
+        needed = () if route.query is route.request else component.get("required", ())
+        for name, schema in component["properties"].items():
+            yield {"name": name, "in": "query", "required": name in needed, "schema": schema}
 
     def _content(self, bodies: Bodies) -> dict[str, Any]:
         if not bodies:
@@ -142,7 +154,7 @@ def _any_of(schemas: list[Any]) -> Any:
 def _types(route: Route, dialect: Dialect | None) -> Iterator[Any]:
     """Every type that a row names."""
     named = [shape for bodies in _responses(route, dialect).values() for shape in bodies.values()]
-    for shape in named if route.request is None else [route.request, *named]:
+    for shape in (one for one in (route.request, route.query, *named) if one is not None):
         yield from (one for one in _alternatives(shape) if not isinstance(one, str))
 
 

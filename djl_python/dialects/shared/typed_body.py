@@ -30,18 +30,19 @@ _SIMPLE: Final[dict[type, str]] = {
 }
 
 
-def read_body(body: dict[str, Any], into: type[T], payload: Collection[str] = ()) -> T:
+def read_body(body: dict[str, Any], into: type[T], payload: Collection[str] = (), *, strict: bool = True) -> T:
     """The body as an `into`, a struct.
 
     Args:
         payload: top-level fields that are the payload itself rather than parameters.
+        strict: whether a string is nothing but a string; otherwise it may stand for a number or a boolean.
 
     Raises:
         PayloadError: a field of the payload is missing, has a wrong type or is out of range.
         ParameterError: another field is.
     """
     try:
-        return msgspec.convert(body, into, str_keys=True)
+        return msgspec.convert(body, into, str_keys=True, strict=strict)
     except msgspec.ValidationError as exc:
         field, message = _explain(body, into, str(exc))
         top_level = re.split(r"[.\[]", field, maxsplit=1)[0]

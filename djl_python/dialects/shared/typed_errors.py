@@ -33,6 +33,7 @@ from .base import Answer, Bodies, retry_header
 VALIDATION: Final = 422
 FAILED_DEPENDENCY: Final = 424
 TOO_MANY: Final = 429
+INTERNAL: Final = 500
 #: Errors that keep their own status, because the request is refused before its parameters are read.
 _OWN_STATUS: Final = (RouteError, MethodError, TooLargeError, ModelNotFoundError, ModelNotNamedError)
 
@@ -66,7 +67,7 @@ def typed_error(error: ServingError) -> tuple[int, ErrorResponse]:
         return TOO_MANY, ErrorResponse("Model is overloaded", "overloaded")
     if isinstance(error, UnavailableError):
         return error.status, ErrorResponse(error.message, "healthcheck")
-    return error.status, ErrorResponse(f"Incomplete generation: {error.message}", "incomplete_generation")
+    return INTERNAL, ErrorResponse(f"Incomplete generation: {error.message}", "incomplete_generation")
 
 
 def typed_answer(error: ServingError, *, as_event: bool = False) -> Answer:

@@ -14,11 +14,12 @@ from collections.abc import Mapping
 from typing import ClassVar, Final
 
 from ... import __version__
-from ...config import ModelConfig, workers_of
+from ...config import ModelConfig, device_id, has_gpu, workers_of
 from ...core.errors import ParameterError, ServingError, UnavailableError
 from ...core.types import Chat, GenerateRequest, TextOptions
 from ...formats.json_framing import JSON, SSE, encode_json
 from ...inputs import Input
+from ..shared.adapters import adapter_named
 from ..shared.base import Answer, Bodies, Dialect, Formatter, Kind, Parsed, QueriedModel, Route, ServerView, TokenSpan
 from ..shared.chat.request import ChatRequest, read_chat
 from ..shared.request_body import ignored_header, json_object
@@ -118,7 +119,7 @@ class TgiDialect(Dialect):
             full_text=request.inputs if parameters.return_full_text else "",
             alternatives=sampling.top_logprobs > 0,
             headers={
-                "x-compute-type": model.option.compute_type or model.option.device,
+                "x-compute-type": model.option.compute_type or _compute_type(model),
                 "x-compute-characters": str(len(request.inputs)),
                 **ignored_header(names),
             },
@@ -133,6 +134,7 @@ class TgiDialect(Dialect):
             text=TextOptions(stop_sequences=tuple(parameters.stop or ())),
             truncate=parameters.truncate,
             must_fit=True,
+            adapter=adapter_named(parameters.adapter_id, model, "parameters.adapter_id"),
             ignored=names,
         )
         return Parsed((wanted,), formatter)
@@ -200,6 +202,11 @@ def _without_effect(parameters: GenerateParameters, model: ModelConfig, *, detai
         field = "parameters.watermark"
         raise ParameterError(f"{field}: not supported (option.unknown_parameters=error)", field)
     return rules.without_effect(parameters, details=details, stream=stream)
+
+
+def _compute_type(model: ModelConfig) -> str:
+    """What kind of device runs the model."""
+    return "cpu" if device_id(model.option.device, gpu=has_gpu()) == "-1" else "gpu"
 
 
 def _simple_tokens(spans: list[TokenSpan]) -> list[SimpleToken]:

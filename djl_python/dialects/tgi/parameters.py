@@ -71,8 +71,6 @@ def check(parameters: GenerateParameters, option: Options, *, stream: bool) -> N
     if not 0 <= top_n <= option.max_top_n_tokens:
         raise _refusal("top_n_tokens", f"`top_n_tokens` must be >= 0 and <= {option.max_top_n_tokens}. Given: {top_n}")
     check_truncate(parameters.truncate, option)
-    if parameters.adapter_id is not None:
-        raise _refusal("adapter_id", "`adapter_id` is not supported: this model has no adapters")
 
 
 def _check_best_of(parameters: GenerateParameters, best_of: int, option: Options) -> None:

@@ -23,7 +23,7 @@ class GenerateParameters(msgspec.Struct, frozen=True, kw_only=True):
     """Generation parameters. do_sample switches sampling on, and so does a temperature, top_k, top_p or typical_p that
     is not neutral; a request without any `parameters` samples too."""
 
-    adapter_id: Annotated[str | None, Meta(description="LoRA adapter; refused, there are none.")] = None
+    adapter_id: Annotated[str | None, Meta(description="A LoRA adapter of the model.")] = None
     best_of: Annotated[int | None, Meta(description="Sequences to draw; the likeliest is answered with.")] = None
     decoder_input_details: Annotated[
         bool | None, Meta(description="Return the prompt's tokens too; implies details.")

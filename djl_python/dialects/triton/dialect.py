@@ -106,16 +106,19 @@ class TritonDialect(Dialect):
             responses=_READINESS,
         ),
         _page(f"{_REPOSITORY}/index", "index", "Every model and its state.", list[IndexEntry], "POST", IndexRequest),
-        _page(
-            f"{_REPOSITORY}/models/{{model}}/load", "load", "Load an unloaded model again.", None, "POST", LoadRequest
+        Route(
+            *("POST", f"{_REPOSITORY}/models/{{model}}/load", "load", Kind.PAGE),
+            summary="Load a model, or load it again.",
+            request=LoadRequest,
+            responses={200: {}, 403: {JSON: TritonError}},
+            manages=True,
         ),
-        _page(
-            f"{_REPOSITORY}/models/{{model}}/unload",
-            "unload",
-            "Take a model out of service.",
-            None,
-            "POST",
-            UnloadRequest,
+        Route(
+            *("POST", f"{_REPOSITORY}/models/{{model}}/unload", "unload", Kind.PAGE),
+            summary="Take a model out of service.",
+            request=UnloadRequest,
+            responses={200: {}, 403: {JSON: TritonError}},
+            manages=True,
         ),
     )
     errors: ClassVar[Mapping[int, Bodies]] = {

@@ -1,6 +1,6 @@
 """Triton's pages: health, metadata, configuration, statistics, and the model repository.
 
-Runs in the front end. The repository is what the server was started with: a model can be unloaded, and loaded again.
+Runs in the front end. The repository has the models that are or were registered: one can be unloaded, and loaded again.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from ...config import has_gpu
 from ..devices.free_memory import available_bytes, cpu_cache_bytes
+from ..devices.offloading import offloads
 from ..interface import Progress
 from ..native.library import begin_building, lacking
 from ..native.prefault import PrefaultedRegions, begin_prefault
@@ -24,23 +25,28 @@ if TYPE_CHECKING:
 
 def open_batch(settings: BuiltInSettings, progress: Progress) -> PagedRollingBatch:
     """Open the built-in engine; `RollingBatch.__init__` describes the arguments."""
-    if settings.tensor_parallel_degree == 0 and _on_cpu(settings):
+    if settings.tensor_parallel_degree == 0 and on_cpu(settings):
         settings = replace(settings, tensor_parallel_degree=1)
+    if offloads(settings):
+        settings = replace(settings, kernels="torch")
+    elif settings.device_map:
+        settings = replace(settings, device_map="")
     prefaulted = _begin(settings) if _will_run_natively(settings) else None
     from .paged_batch import PagedRollingBatch
 
     return PagedRollingBatch(settings, progress, prefaulted)
 
 
-def _on_cpu(settings: BuiltInSettings) -> bool:
+def on_cpu(settings: BuiltInSettings) -> bool:
+    """Whether the model computes on the CPU."""
     return settings.device == "cpu" or (settings.device == "auto" and not has_gpu())
 
 
 def _will_run_natively(settings: BuiltInSettings) -> bool:
     """Whether the model will run on the native kernels, as far as can be told without torch."""
-    if settings.tensor_parallel_degree != 1 or settings.kernels == "torch" or settings.image_example is not None:
+    if settings.ranks != 1 or settings.kernels == "torch" or settings.image_example is not None:
         return False
-    return _on_cpu(settings) and not lacking()
+    return on_cpu(settings) and not lacking()
 
 
 def _begin(settings: BuiltInSettings) -> PrefaultedRegions | None:

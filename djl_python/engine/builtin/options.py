@@ -9,14 +9,56 @@ from msgspec import Meta
 
 from ...config.settings import Positive
 
-#: LMI's and vLLM's names of formats that weights aren't made into here.
+#: LMI's, vLLM's and TGI's names of formats that weights aren't made into here.
 _OTHER_FORMATS: Final = dict.fromkeys(
-    "deepspeedfp fp8 marlin smoothquant squeezellm".split(),
+    """
+    aqlm auto-round bitblas compressed-tensors deepspeedfp eetq exl2 experts_int8 fbgemm_fp8 fp8 gguf gptq_bitblas
+    gptq_marlin_24 hqq inc ipex marlin modelopt modelopt_fp4 moe_wna16 mxfp4 ptpc_fp8 quark smoothquant squeezellm
+    torchao tpu_int8
+    """.split(),
     "weights keep the checkpoint's format (int8 or int4 rounds them on CPUs)",
+)
+#: Values of option.device_map that name one device, which is where a model that fits is anyway.
+_ONE_DEVICE: Final = dict.fromkeys(
+    ("cpu", "cuda", *(f"{kind}{index}" for kind in ("", "cuda:") for index in range(16))),
+    "load_on_devices and option.device say where the model is",
 )
 
 
-class BuiltInOptions(msgspec.Struct, frozen=True, kw_only=True):
+class BatchOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The `option.*` keys of the built-in engine's batch, whichever library places the model's weights."""
+
+    threads: Annotated[
+        Positive | None,
+        Meta(description="CPU threads of the engine; unset: all cores, within the CPU limit of a container."),
+    ] = None
+    block_size: Annotated[int, Meta(ge=1, description="Tokens per block of the KV cache.")] = 16
+    kv_cache_memory_mb: Annotated[
+        Positive | None,
+        Meta(description="Memory for the KV cache, a draft model's included, in MiB; unset: the engine chooses."),
+    ] = None
+    speculative: Annotated[
+        Literal["none", "ngram"],
+        Meta(description="Guess the next tokens by looking the last ones up in the text so far; the text is the same."),
+    ] = "none"
+    draft_model_id: Annotated[
+        str,
+        Meta(
+            description="A smaller model with the same vocabulary that guesses the next tokens; the text is the same.",
+            extra={
+                "aliases": ["speculative_draft_model"],
+                "without_effect": {
+                    "sagemaker": "SageMaker's draft models are not here (option.speculative=ngram needs none)"
+                },
+            },
+        ),
+    ] = ""
+    spec_length: Annotated[
+        Positive | None, Meta(description="Tokens guessed at once at most; unset: 8 looked up, 5 by a model.")
+    ] = None
+
+
+class BuiltInOptions(BatchOptions, frozen=True, kw_only=True):
     """The `option.*` keys that only the built-in engine takes."""
 
     kernels: Annotated[
@@ -38,6 +80,7 @@ class BuiltInOptions(msgspec.Struct, frozen=True, kw_only=True):
                     "bitsandbytes": "int8",
                     "bitsandbytes8": "int8",
                     "dynamic_int8": "int8",
+                    "static_int8": "int8",
                     "bitsandbytes4": "int4",
                     "bitsandbytes-nf4": "int4",
                     "bitsandbytes-fp4": "int4",
@@ -48,26 +91,26 @@ class BuiltInOptions(msgspec.Struct, frozen=True, kw_only=True):
             },
         ),
     ] = "none"
-    threads: Annotated[
-        Positive | None,
-        Meta(description="CPU threads of the engine; unset: all cores, within the CPU limit of a container."),
-    ] = None
-    block_size: Annotated[int, Meta(ge=1, description="Tokens per block of the KV cache.")] = 16
-    kv_cache_memory_mb: Annotated[
-        Positive | None,
-        Meta(description="Memory for the KV cache, a draft model's included, in MiB; unset: the engine chooses."),
-    ] = None
-    speculative: Annotated[
-        Literal["none", "ngram"],
-        Meta(description="Guess the next tokens by looking the last ones up in the text so far; the text is the same."),
-    ] = "none"
-    draft_model_id: Annotated[
+    device_map: Annotated[
         str,
         Meta(
-            description="A smaller model with the same vocabulary that guesses the next tokens; the text is the same.",
-            extra={"aliases": ["speculative_draft_model"]},
+            pattern=r"^(auto|balanced|balanced_low_0|sequential|\s*\{.*\}\s*)?$",
+            description="How accelerate lays out a model that is larger than its device: auto, balanced, "
+            "balanced_low_0, sequential, or a JSON object of modules and devices (0, cpu, disk). A model that fits is "
+            "on its device. What is not there is read again at every step.",
+            extra={
+                "expected": "auto, balanced, balanced_low_0, sequential, or a JSON object",
+                "without_effect": _ONE_DEVICE,
+            },
         ),
     ] = ""
-    spec_length: Annotated[
-        Positive | None, Meta(description="Tokens guessed at once at most; unset: 8 looked up, 5 by a model.")
-    ] = None
+    max_memory: Annotated[
+        str,
+        Meta(
+            description='With option.device_map: what weights may take of devices, as in {"0": "10GiB", "cpu": '
+            '"30GiB"}; the rest is on disk.',
+        ),
+    ] = ""
+    offload_folder: Annotated[
+        str, Meta(description="With option.device_map: a directory for weights on disk; unset: a temporary one.")
+    ] = ""

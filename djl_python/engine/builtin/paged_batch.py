@@ -24,6 +24,7 @@ from ..batch.scheduler import Scheduler
 from ..batch.sequence import PromptEntry, Sequence
 from ..checkpoints.draft_size import draft_size
 from ..checkpoints.loading import threads_of
+from ..devices.pipeline_parallel import check_stages
 from ..devices.tensor_parallel import degree_of
 from ..devices.transfers import indices
 from ..drafting.speculation_setup import open_speculation
@@ -52,8 +53,10 @@ class PagedRollingBatch(RollingBatch):
         if settings.tensor_parallel_degree != 1:
             progress("importing transformers", 0, 0)
             settings = msgspec.structs.replace(settings, tensor_parallel_degree=degree_of(settings))
+        if settings.pipeline_parallel_degree != 1:
+            check_stages(settings)
         beside = draft_size(settings)
-        if settings.tensor_parallel_degree == 1:
+        if settings.ranks == 1:
             opened = open_model(settings, progress, prefaulted, beside)
         else:
             opened = open_shared(settings, progress, beside)
@@ -64,7 +67,7 @@ class PagedRollingBatch(RollingBatch):
         self._repeatable = opened.memory.share_prefixes and opened.memory.states is None
         self._eos_ids = opened.loaded.eos_ids
         self.max_model_len = opened.memory.max_model_len
-        self.max_batch_size = settings.max_batch_size
+        self.max_batch_size = opened.scheduling.sequences or settings.max_batch_size
         self.kv_blocks, self.block_size = opened.memory.kv_blocks, settings.block_size
         self.description = opened.description
         self.takes_images = opened.takes_images
@@ -78,7 +81,7 @@ class PagedRollingBatch(RollingBatch):
                 resident_blocks=opened.memory.resident_blocks,
                 states=opened.memory.states,
             ),
-            max_sequences=settings.max_batch_size,
+            max_sequences=self.max_batch_size,
             max_prefill_tokens=opened.scheduling.max_prefill_tokens,
             short_context=opened.scheduling.short_context,
             whole_prompts=opened.scheduling.whole_prompts,

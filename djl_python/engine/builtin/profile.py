@@ -118,7 +118,7 @@ def _measure(batch: PagedRollingBatch, context: int, steps: int) -> dict[str, An
         **result,
         "rest": round(step - sum(result.values()), 3),
         "operators": _operators(batch, steps),
-        "floor": round(batch.weight_bytes / _bandwidth_bytes_s(batch.device) * 1e3, 3),
+        "floor": float(f"{batch.weight_bytes / _bandwidth_bytes_s(batch.device) * 1e3:.3g}"),
     }
 
 

@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from ...config import ModelConfig, devices_each, devices_of, has_gpu
+from ...config import ModelConfig, devices_each, devices_of, has_gpu, read_json_object, stages_each
 from ...core.errors import ModelLoadError
+from ...core.faults import Faults
+from ..checkpoints.directory import (
+    ROUNDED,
+    check_checkpoint,
+    context_fault,
+    longest_of,
+    method_of,
+    quantization_fault,
+)
 from ..interface import Engine, EngineSettings
 from ..settings import BuiltInSettings
-from .options import BuiltInOptions
+from .options import BatchOptions, BuiltInOptions
 
 _DRAFT: Final = "option.draft_model_id"
+#: A number of bytes, as accelerate reads it.
+_SIZE: Final = re.compile(r"\d+|\d+(\.\d+)?\s*[kKmMgGtT]i?[bB]")
 #: What torch reads its CUDA allocator's settings from.
 _ALLOCATOR_SETTINGS: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 
 
-def _settings(common: EngineSettings, options: BuiltInOptions, checkpoints: Mapping[str, Path]) -> BuiltInSettings:
+def batch_settings(common: EngineSettings, options: BatchOptions, checkpoints: Mapping[str, Path]) -> BuiltInSettings:
+    """What the built-in batch is opened with; see `Engine.settings`."""
     return BuiltInSettings(
         **msgspec.structs.asdict(common),
-        kernels=options.kernels,
-        quantize=options.quantize,
         speculative="draft" if _DRAFT in checkpoints else options.speculative,
         draft_model_path=str(checkpoints.get(_DRAFT, "")),
         spec_length=options.spec_length,
@@ -33,30 +45,151 @@ def _settings(common: EngineSettings, options: BuiltInOptions, checkpoints: Mapp
     )
 
 
-def _checkpoints(options: BuiltInOptions) -> Mapping[str, str]:
+def batch_checkpoints(options: BatchOptions) -> Mapping[str, str]:
+    """The checkpoints that the batch needs beside the model; see `Engine.checkpoints`."""
     return {_DRAFT: options.draft_model_id} if options.draft_model_id else {}
 
 
-def _check(config: ModelConfig, options: BuiltInOptions) -> None:
-    """Refuse what would leave devices idle, workers that would have devices of others, two sources of drafts."""
-    devices_each(config)
-    named = [device for device in devices_of(config) if device.startswith("cuda")]
-    if named and not has_gpu():
-        raise ModelLoadError(f"load_on_devices: there is no GPU here for {', '.join(named)}; expected cpu or *")
-    if options.draft_model_id and options.speculative != "none":
-        raise ModelLoadError(f"{_DRAFT} and option.speculative={options.speculative}: expected one of them")
-    if config.option.pipeline_parallel_degree > 1:
-        raise ModelLoadError(
-            f"option.pipeline_parallel_degree={config.option.pipeline_parallel_degree}: devices can share each layer "
-            "(option.tensor_parallel_degree), not have layers of their own; expected 1"
+def batch_faults(config: ModelConfig, options: BatchOptions) -> Faults:
+    """What would leave devices idle, workers that would have devices of others, two sources of drafts."""
+    faults = Faults()
+    with faults.collected():
+        devices_each(config)
+    if (named := named_gpus(config)) and not has_gpu():
+        setting, expected = (
+            (config.said("option.device", config.option.device), "cpu or auto")
+            if named == [config.option.device]
+            else (config.said("load_on_devices", config.devices), "cpu or *")
         )
+        faults.add([f"{setting}: there is no GPU here for {', '.join(named)}; expected {expected}"])
+    if options.draft_model_id and options.speculative != "none":
+        speculative = config.said("option.speculative", options.speculative)
+        faults.add([f"{speculative}: there is {_DRAFT} too; expected one of them"])
+    return faults
+
+
+def named_gpus(config: ModelConfig) -> list[str]:
+    """The GPUs that a configuration names, by torch's names."""
+    return [device for device in devices_of(config) if device.startswith("cuda")]
+
+
+def checkpoint_faults(config: ModelConfig, path: Path) -> Faults:
+    """A context that is longer than the checkpoint's.
+
+    Raises:
+        ModelLoadError: the checkpoint is not complete.
+    """
+    check_checkpoint(path, config.option.trust_remote_code)
+    faults = Faults()
+    longest = longest_of(read_json_object(path / "config.json"))
+    if longest is not None and (fault := context_fault(config.option.max_model_len, longest)):
+        faults.add([f"{config.where('option.max_model_len')}{fault}"])
+    return faults
+
+
+def degrees_without_effect(config: ModelConfig) -> list[str]:
+    """That degrees are about GPUs, where there are none."""
+    option = config.option
+    degrees = {
+        "tensor_parallel_degree": (option.tensor_parallel_degree or 1, devices_each(config)),
+        "pipeline_parallel_degree": (option.pipeline_parallel_degree, stages_each(config)),
+    }
+    return [
+        f"option.{name}={asked} has no effect: there is no GPU"
+        for name, (asked, used) in degrees.items()
+        if asked != 1 and used == 1 and not has_gpu()
+    ]
+
+
+def batch_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What torch reads when it is imported.
+
+    On a GPU, contexts grow with every step, and so do the copies that attention makes: in segments of fixed sizes they
+    would soon not fit where earlier ones were. Of the names that torch has for this, only the oldest works from 2.6 to
+    2.13 (2.8 to 2.11 ignore PYTORCH_ALLOC_CONF for this setting).
+    """
+    if any(name in environ for name in _ALLOCATOR_SETTINGS):
+        return {}
+    return {_ALLOCATOR_SETTINGS[0]: "expandable_segments:True"}
+
+
+def _settings(common: EngineSettings, options: BuiltInOptions, checkpoints: Mapping[str, Path]) -> BuiltInSettings:
+    return msgspec.structs.replace(
+        batch_settings(common, options, checkpoints),
+        kernels=options.kernels,
+        quantize=options.quantize,
+        device_map=options.device_map.strip(),
+        max_memory=options.max_memory,
+        offload_folder=options.offload_folder,
+    )
+
+
+def _check(config: ModelConfig, options: BuiltInOptions) -> None:
+    faults = batch_faults(config, options)
+    faults.add(_layout_faults(config, options))
+    if (named := named_gpus(config)) and options.quantize in ROUNDED:
+        quantize = config.said("option.quantize", options.quantize)
+        faults.add([f"{quantize} is for CPUs; the model is on {', '.join(named)}"])
+    option = config.option
+    if stages_each(config) > 1 and option.tensor_parallel_degree not in (None, 1):
+        pipeline = config.said("option.pipeline_parallel_degree", option.pipeline_parallel_degree)
+        faults.add([f"{pipeline}: devices share each layer too (option.tensor_parallel_degree); expected one of them"])
+    faults.refuse()
+
+
+def _check_checkpoint(config: ModelConfig, options: BuiltInOptions, key: str, path: Path) -> None:
+    """Refuse a checkpoint that is not complete, or not quantized as `option.quantize` says."""
+    if key == _DRAFT:
+        check_checkpoint(path, config.option.trust_remote_code)
+        return
+    faults = checkpoint_faults(config, path)
+    method = method_of(read_json_object(path / "config.json").get("quantization_config"))
+    if fault := quantization_fault(options.quantize, method):
+        faults.add([f"{config.where('option.quantize')}{fault}"])
+    faults.refuse()
+
+
+def _layout_faults(config: ModelConfig, options: BuiltInOptions) -> Faults:
+    """A layout that can't be read, and what does not go with one."""
+    faults, device_map = Faults(), config.where("option.device_map")
+    if options.device_map.startswith("{"):
+        with faults.collected(device_map):
+            _json_object("option.device_map", options.device_map, '{"model.embed_tokens": "cpu", "": "disk"}')
+    if options.max_memory:
+        with faults.collected(config.where("option.max_memory")):
+            _check_limits(options)
+    if options.device_map and (options.max_memory or options.device_map.startswith("{")):
+        if options.kernels == "native":
+            kernels = config.said("option.kernels", "native")
+            faults.add([f"{kernels}: a model that is laid out runs on torch (option.device_map)"])
+        if options.quantize in ROUNDED:
+            quantize = config.said("option.quantize", options.quantize)
+            faults.add([f"{quantize}: a model that is laid out keeps its weights (option.device_map)"])
+    return faults
+
+
+def _check_limits(options: BuiltInOptions) -> None:
+    example = '{"0": "10GiB", "cpu": "30GiB"}'
+    limits = _json_object("option.max_memory", options.max_memory, example)
+    if not options.device_map:
+        raise ModelLoadError("option.max_memory limits what option.device_map lays out, which is unset: auto")
+    for name, most in limits.items():
+        if not (name == "cpu" or name.isdecimal()) or not _SIZE.fullmatch(str(most)):
+            raise ModelLoadError(f"option.max_memory: {name}: {most!r}: expected sizes by device, as in {example}")
+
+
+def _json_object(key: str, text: str, example: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as exc:
+        raise ModelLoadError(f"{key}: not valid JSON ({exc}); expected {example}") from exc
+    if not isinstance(found, dict):
+        raise ModelLoadError(f"{key}: expected a JSON object, as in {example}")
+    return found
 
 
 def _without_effect(config: ModelConfig, options: BuiltInOptions) -> list[str]:
-    degree = config.option.tensor_parallel_degree or 1
-    if degree != 1 and devices_each(config) == 1 and not has_gpu():
-        return [f"option.tensor_parallel_degree={degree} has no effect: there is no GPU"]
-    return []
+    return degrees_without_effect(config)
 
 
 def _environment(config: ModelConfig, options: BuiltInOptions, environ: Mapping[str, str]) -> Mapping[str, str]:
@@ -64,18 +197,12 @@ def _environment(config: ModelConfig, options: BuiltInOptions, environ: Mapping[
 
     The threads of native kernels need the cores between torch's operations. So torch's idle threads spin only for
     microseconds, the usual gap between its operations, and not for most of a millisecond (GOMP_SPINCOUNT).
-
-    On a GPU, contexts grow with every step, and so do the copies that attention makes: in segments of fixed sizes they
-    would soon not fit where earlier ones were. Of the names that torch has for this, only the oldest works from 2.6 to
-    2.13 (2.8 to 2.11 ignore PYTORCH_ALLOC_CONF for this setting).
     """
     from ..native.library import lacking
 
-    variables = {}
+    variables = batch_environment(environ)
     if options.kernels != "torch" and not lacking():
         variables["GOMP_SPINCOUNT"] = "2000"
-    if not any(name in environ for name in _ALLOCATOR_SETTINGS):
-        variables[_ALLOCATOR_SETTINGS[0]] = "expandable_segments:True"
     return variables
 
 
@@ -86,8 +213,9 @@ ENGINE: Final = Engine(
     options=BuiltInOptions,
     settings_type=BuiltInSettings,
     settings=_settings,
-    checkpoints=_checkpoints,
+    checkpoints=batch_checkpoints,
     check=_check,
+    check_checkpoint=_check_checkpoint,
     without_effect=_without_effect,
     environment=_environment,
 )

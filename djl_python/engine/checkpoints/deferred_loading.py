@@ -7,7 +7,6 @@ tensor. Here the model that it is about to load gets linears and stacks that rea
 
 from __future__ import annotations
 
-import functools
 import re
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -22,10 +21,10 @@ from .dequantizing_linear import DequantizingLinear, QuantizedWeight
 from .expert_stacks import ExpertStack, ExpertWeight
 from .module_tree import child_modules
 from .plain_checkpoint import PlainCheckpoint
+from .preparing import preparing_config
 from .quantized_checkpoint import METHODS, QuantizedCheckpoint
 from .unpacking import PACKED_FORMATS
 
-_NAME: Final = "codes_as_stored"  # this quantization method's name in transformers
 # The tensors that transformers is not to load.
 _CODES: Final = rf"\.({'|'.join({name for layout in PACKED_FORMATS.values() for name in layout.names})})$"
 
@@ -35,8 +34,13 @@ Checkpoint = QuantizedCheckpoint | PlainCheckpoint
 
 def deferring_config(checkpoint: Checkpoint) -> dict[str, Any]:
     """A `quantization_config` that makes transformers leave the checkpoint's own linears in its files."""
-    _register()
-    return {"quant_method": _NAME, "checkpoint": checkpoint}
+
+    def replace(model: Any) -> None:
+        replacement = _Replacement(checkpoint, model)
+        replacement.replace()
+        ignore_when_loading(model, replacement.ignored)
+
+    return preparing_config(replace, None if isinstance(checkpoint, PlainCheckpoint) else checkpoint.method)
 
 
 @torch.inference_mode()
@@ -126,34 +130,3 @@ class _Replacement:
         return QuantizedWeight(
             tuple(DequantizingLinear(each, self._checkpoint, linear, None, dtype) for linear in linears)
         )
-
-
-@functools.cache
-def _register() -> None:
-    """Tell transformers how to load a `Checkpoint`."""
-    from transformers.quantizers.auto import register_quantization_config, register_quantizer
-    from transformers.quantizers.base import HfQuantizer
-    from transformers.utils.quantization_config import QuantizationConfigMixin
-
-    @register_quantization_config(_NAME)
-    class Config(QuantizationConfigMixin):  # type: ignore[misc]
-        def __init__(self, checkpoint: Checkpoint, **_: Any) -> None:
-            self.quant_method = _NAME
-            self.checkpoint = checkpoint
-            self.dequantize = isinstance(checkpoint, PlainCheckpoint)  # the model is not to count as a quantized one
-
-        def to_dict(self) -> dict[str, Any]:
-            return {"quant_method": self.checkpoint.method}  # which is what a configuration says
-
-    @register_quantizer(_NAME)
-    class Quantizer(HfQuantizer):  # type: ignore[misc]
-        is_trainable = False
-
-        def is_serializable(self) -> bool:
-            return False
-
-        def _process_model_before_weight_loading(self, model: Any, **_: Any) -> Any:
-            replacement = _Replacement(self.quantization_config.checkpoint, model)
-            replacement.replace()
-            ignore_when_loading(model, replacement.ignored)
-            return model

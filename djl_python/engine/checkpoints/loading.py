@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import inspect
 import logging
@@ -16,16 +17,19 @@ from ...core.cpu_limit import available_cpus
 from ...core.errors import ModelLoadError
 from ..attention.lookup import PAGED, register, set_attention
 from ..devices.device import SlowFormat, pick_device, prepare_device, slow_format
-from ..devices.tensor_parallel import placement
+from ..devices.pipeline_parallel import keep_stage_
+from ..devices.placement import Placed, placement_of
 from ..interface import Progress
 from ..settings import BuiltInSettings
 from .deferred_loading import deferring_config, unpack_linears_
+from .directory import contexts, method_of, quantization_fault
 from .expert_stacks import unpack_experts_
 from .plain_checkpoint import PlainCheckpoint
+from .preparing import preparing_config
 from .progress_bars import ReportingBar
 from .quantization import Quantize
 from .quantized_checkpoint import METHODS, QuantizedCheckpoint, UnsupportedFormatError
-from .rope import attends_in_chunks, contexts
+from .rope import attends_in_chunks
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +52,7 @@ class LoadedModel:
     Attributes:
         context, longest: most tokens of a sequence, by default and with option.max_model_len.
         method: what its linears were quantized with, if they are `CodedLinear`s.
+        offloaded, keeps_one_text, is_whole: `Placed`'s.
     """
 
     model: Any
@@ -58,16 +63,25 @@ class LoadedModel:
     longest: int
     eos_ids: frozenset[int]
     method: str | None = None
+    offloaded: str = ""
+    keeps_one_text: bool = False
+    is_whole: bool = True
 
     @property
     def weight_bytes(self) -> int:
         """Bytes that a decode step has to read at least, except for the embedding table's unused rows."""
-        return sum(tensor.nbytes for tensor in (*self.model.parameters(), *self.model.buffers()))
+        return sum(map(bytes_of, (*self.model.parameters(), *self.model.buffers())))
+
+
+def bytes_of(tensor: torch.Tensor) -> int:
+    """A tensor's size. Where DeepSpeed has a weight elsewhere (ZeRO), an empty one tells how many numbers it has."""
+    numbers: int = getattr(tensor, "ds_numel", tensor.numel())
+    return numbers * tensor.itemsize
 
 
 def threads_of(settings: BuiltInSettings) -> int:
     """CPU threads that a step may use."""
-    return max(1, (settings.threads or available_cpus()) // settings.tensor_parallel_degree)
+    return max(1, (settings.threads or available_cpus()) // settings.ranks)
 
 
 def load_model(settings: BuiltInSettings, progress: Progress) -> LoadedModel:
@@ -90,13 +104,25 @@ def load_model(settings: BuiltInSettings, progress: Progress) -> LoadedModel:
     _check_causal(path, config)
     quantization = getattr(config, "quantization_config", None)
     _check_quantization(settings, device, quantization)
+    if quantization is not None and (settings.placement or settings.device_map):
+        by = settings.placement_name or "option.device_map"
+        raise ModelLoadError(f"{path}: a quantized checkpoint is not laid out by {by}, but on one device")
+    if settings.placement and settings.image_example is not None:
+        raise ModelLoadError(
+            f"{path}: a model that takes images is not laid out by {settings.placement_name}, but on one device"
+        )
     checkpoint = _quantized_checkpoint(path, quantization, device)
     if checkpoint is not None:
         config.quantization_config = deferring_config(checkpoint)
     elif experts := _plain_experts(path, config, device, settings):
         config.quantization_config = deferring_config(experts)
+    elif settings.pipeline_parallel_degree > 1:
+        config.quantization_config = preparing_config(keep_stage_)
     loader = _Loader(settings, device, path, config, checkpoint)
-    model = loader.load(slow_format(device, settings.dtype) if checkpoint is not None or quantization is None else None)
+    placed = loader.load(
+        slow_format(device, settings.dtype) if checkpoint is not None or quantization is None else None
+    )
+    model = placed.model
     model.eval()
     if checkpoint is not None and device.type != "cpu":
         unpack_experts_(model, device)
@@ -118,6 +144,9 @@ def load_model(settings: BuiltInSettings, progress: Progress) -> LoadedModel:
         longest=longest,
         eos_ids=_eos_ids(model, text),
         method=None if checkpoint is None else checkpoint.method,
+        offloaded=placed.offloaded,
+        keeps_one_text=placed.keeps_one_text,
+        is_whole=placed.is_whole,
     )
 
 
@@ -131,7 +160,7 @@ class _Loader:
     config: Any
     checkpoint: QuantizedCheckpoint | None
 
-    def load(self, slow: SlowFormat | None) -> Any:
+    def load(self, slow: SlowFormat | None) -> Placed:
         """Load the model in the format that the settings ask for, or in another if that one is `slow` on this device.
 
         Raises:
@@ -142,13 +171,22 @@ class _Loader:
             return self._load_as(dtype)
         stored = getattr(self.config, "dtype", None) if dtype == "auto" else dtype  # a configuration need not say it
         if stored != slow.dtype:
-            model = self._load_as(dtype)
-            if model.dtype != slow.dtype:
-                return model
+            placed = self._load_as(dtype)
+            if placed.model.dtype != slow.dtype:
+                return placed
         log.warning("%s", slow.warning)
         return self._load_as(slow.instead)
 
-    def _load_as(self, dtype: Any) -> Any:
+    def _load_as(self, dtype: Any) -> Placed:
+        stored = getattr(self.config, "dtype", None) if dtype == "auto" else dtype
+        return placement_of(self.settings, self.device).place(functools.partial(self._read, dtype), stored)
+
+    def _read(self, dtype: Any, where: Mapping[str, Any]) -> Any:
+        """Load the model with `from_pretrained`, and check its weights.
+
+        Args:
+            where: further arguments of `from_pretrained`.
+        """
         from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
         kind = AutoModelForCausalLM if self.settings.image_example is None else AutoModelForImageTextToText
@@ -158,7 +196,7 @@ class _Loader:
                 config=self.config,
                 dtype=dtype,
                 trust_remote_code=self.settings.trust_remote_code,
-                **placement(self.settings, self.device),
+                **where,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # which are refused below, in words
             )
@@ -254,21 +292,13 @@ def products_rounding(settings: BuiltInSettings, loaded: LoadedModel) -> Quantiz
 def _check_quantization(settings: BuiltInSettings, device: torch.device, stored: Any) -> None:
     """Check that the checkpoint, whose own setting is `stored`, is or can be quantized as `option.quantize` says."""
     wanted = settings.quantize
-    if wanted == "none":
-        return
-    method = None
-    if stored is not None:
-        name = stored.get("quant_method") if isinstance(stored, dict) else getattr(stored, "quant_method", None)
-        method = getattr(name, "value", name)
+    if fault := quantization_fault(wanted, method_of(stored)):
+        raise ModelLoadError(fault)
     if rounding(settings) is None:
-        if method != wanted:
-            has = "is not quantized" if method is None else f"is quantized with {method}"
-            raise ModelLoadError(f"option.quantize={wanted}: the checkpoint {has}")
-    elif method is not None:
-        raise ModelLoadError(f"option.quantize={wanted}: the checkpoint is quantized already, with {method}")
-    elif device.type != "cpu":
+        return
+    if device.type != "cpu":
         raise ModelLoadError(f"option.quantize={wanted} is for CPUs; the model is on {device}")
-    elif settings.image_example is not None:
+    if settings.image_example is not None:
         raise ModelLoadError(f"option.quantize={wanted} is not for models that take images")
 
 

@@ -1,4 +1,4 @@
-"""Context lengths, and rotary embeddings that don't change with the batch. Runs in the engine process, at load."""
+"""Rotary embeddings that don't change with the batch. Runs in the engine process, at load."""
 
 from __future__ import annotations
 
@@ -10,29 +10,9 @@ from torch import nn
 
 log = logging.getLogger(__name__)
 
-_CONTEXTS: Final = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length")
-_UNKNOWN_CONTEXT: Final = 2048
 _LONG: Final = "longrope"
 #: A rotary embedding's type that transformers does not know, so that it leaves the frequencies as they are.
 _FIXED: Final = "fixed"
-
-
-def contexts(config: Any) -> tuple[int, int]:
-    """(default context of a sequence, most that option.max_model_len may ask for), in tokens.
-
-    YaRN's factor is part of the context that a checkpoint is made for. A linear factor leaves open whether
-    `max_position_embeddings` includes it, so that the longer context has to be asked for.
-    """
-    stated = next(
-        (value for name in _CONTEXTS if isinstance(value := getattr(config, name, None), int) and value > 0),
-        _UNKNOWN_CONTEXT,
-    )
-    rope = getattr(config, "rope_parameters", None) or {}
-    factor = float(rope.get("factor") or 1)
-    if rope.get("rope_type") == "yarn":
-        context = max(stated, int(factor * (rope.get("original_max_position_embeddings") or stated)))
-        return context, context
-    return stated, max(stated, int(factor * stated)) if rope.get("rope_type") == "linear" else stated
 
 
 def attends_in_chunks(config: Any) -> bool:

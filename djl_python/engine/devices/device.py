@@ -10,7 +10,7 @@ import torch
 from ...core.errors import ModelLoadError
 
 # Compute capability (Ampere) from which a GPU does. Below, torch's fused attention doesn't take bf16 either.
-_MULTIPLIES_BF16: Final = (8, 0)
+MULTIPLIES_BF16: Final = (8, 0)
 
 
 def pick_device(name: str) -> torch.device:
@@ -61,7 +61,7 @@ def slow_format(device: torch.device, asked: str) -> SlowFormat | None:
         return SlowFormat(
             torch.float16, torch.bfloat16, "fp16 is computed as bf16 on a CPU; option.dtype=fp32 keeps every bit"
         )
-    if device.type == "cuda" and asked == "auto" and torch.cuda.get_device_capability(device) < _MULTIPLIES_BF16:
+    if device.type == "cuda" and asked == "auto" and torch.cuda.get_device_capability(device) < MULTIPLIES_BF16:
         return SlowFormat(
             torch.bfloat16,
             torch.float16,

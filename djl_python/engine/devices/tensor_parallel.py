@@ -46,11 +46,13 @@ def degree_of(settings: BuiltInSettings) -> int:
 
     config = AutoConfig.from_pretrained(settings.model_path, trust_remote_code=settings.trust_remote_code)
     text = config.get_text_config(decoder=True)
-    if hindrance := _hindrance(settings, device, text):
+    if reason := hindrance(settings, text, bool(getattr(text, "base_model_tp_plan", None))):
         if asked:
-            raise ModelLoadError(f"{named}: {hindrance} runs on one device")
-        log.warning("%s: %s runs on one device", named, hindrance)
+            raise ModelLoadError(f"{named}: {reason} runs on one device")
+        log.warning("%s: %s runs on one device", named, reason)
         return 1
+    if settings.placement:  # into unequal parts too
+        return asked or there
     counts = {name: count for name in _DIVIDED if isinstance(count := getattr(text, name, None), int)}
     if asked:
         for name, count in counts.items():
@@ -60,33 +62,36 @@ def degree_of(settings: BuiltInSettings) -> int:
     return max(degree for degree in range(1, there + 1) if all(count % degree == 0 for count in counts.values()))
 
 
-def _hindrance(settings: BuiltInSettings, device: torch.device, text: Any) -> str | None:
+def hindrance(settings: BuiltInSettings, text: Any, has_plan: bool) -> str | None:
     """What has a model run on one device; None if nothing does.
 
     Args:
         text: the configuration of the language model.
+        has_plan: whether transformers says how it is divided.
     """
-    if device.type == "cpu" and torch.accelerator.is_available():  # which transformers would take instead
-        return f"a model with option.device={settings.device} beside GPUs"
     if settings.image_example is not None:
         return "a model that takes images"
+    if settings.placement:  # which divides models as it can
+        return None
+    on_cpu = pick_device(settings.device).type == "cpu"
+    if on_cpu and torch.accelerator.is_available():  # which transformers would take instead
+        return f"a model with option.device={settings.device} beside GPUs"
     if settings.quantize in ("int8", "int4"):
         return f"a model with option.quantize={settings.quantize}"
     if settings.kernels == "native":
         return "a model with option.kernels=native"
     if others := set(getattr(text, "layer_types", None) or ()) - _PAGED_LAYERS:
         return f"a model with layers of type {min(others)}"
-    if not getattr(text, "base_model_tp_plan", None):  # transformers does not say how
+    if not has_plan:
         return f"a model of type {text.model_type}"
     return None
 
 
-def settings_of(rank: int, degree: int, settings: BuiltInSettings) -> BuiltInSettings:
+def settings_of(rank: int, settings: BuiltInSettings) -> BuiltInSettings:
     """A rank's settings; its device is the `rank`-th after the one of the model's settings."""
     device = pick_device(settings.device)
     return replace(
         settings,
-        tensor_parallel_degree=degree,
         device="cpu" if device.type == "cpu" else f"{device.type}:{(device.index or 0) + rank}",
         kernels="torch",
     )
@@ -99,7 +104,7 @@ def join(rank: int, settings: BuiltInSettings, meeting: Path) -> None:
         settings: this rank's.
         meeting: a file where the ranks find one another, which does not exist before.
     """
-    device, degree = pick_device(settings.device), settings.tensor_parallel_degree
+    device, degree = pick_device(settings.device), settings.ranks
     set_rank_environment(device.index or 0)
     prepare_device(device)
     on_gpu = device.type == "cuda"
@@ -136,6 +141,15 @@ def placement(settings: BuiltInSettings, device: torch.device) -> dict[str, Any]
             f"option.tensor_parallel_degree={degree} needs torch 2.7 or newer; this is {torch.__version__}"
         )
     return {"distributed_config": shared}
+
+
+def join_alone(device: torch.device) -> None:
+    """Be the only rank, for libraries that want ranks; nothing where this process is one already."""
+    if dist.is_initialized():
+        return
+    set_rank_environment(device.index or 0)
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", store=store, rank=0, world_size=1)
 
 
 def least(number: int, device: torch.device) -> int:

@@ -56,6 +56,8 @@ def _open_model(settings: BuiltInSettings, opened: OpenedModel, sampler: Sampler
             max_model_len=None,
             kv_blocks=opened.memory.kv_blocks,
             tensor_parallel_degree=1,
+            placement="",
+            pipeline_parallel_degree=1,
             image_example=None,
         ),
         progress,

@@ -95,6 +95,15 @@ def _may_use_tiles() -> bool:
     return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0)
 
 
+def place_of(processor: Processor) -> str:
+    """Where the kernels of a kind are, in words; "" where they are still to be built."""
+    if is_current(SOURCES / processor.library, processor):
+        return "which came with the package"
+    home = _home()
+    kept = None if home is None else home / f"kernels-{processor.name}-{fingerprint(processor)}.so"
+    return f"built before, in {kept}" if kept is not None and os.access(kept, os.R_OK) else ""
+
+
 def begin_building() -> None:
     """Build the kernels in a background thread, if they aren't there; `library` waits for it."""
 

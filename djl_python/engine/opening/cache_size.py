@@ -8,7 +8,7 @@ from typing import Final
 
 import torch
 
-from ...core.errors import ModelLoadError
+from ...core.errors import MemoryLoadError
 from ..attention.parameters import LayerShape
 from ..checkpoints.draft_size import NOTHING, Beside
 from ..checkpoints.loading import LoadedModel
@@ -64,7 +64,7 @@ def size_cache(
         step_bytes: what a step takes of a GPU's memory, beside its copies of keys and values.
 
     Raises:
-        ModelLoadError: there is no room for two blocks.
+        MemoryLoadError: there is no room for two blocks.
     """
     size = settings.block_size
     block_bytes = sum(layer.block_bytes(size, loaded.dtype) for layer in layers.values())
@@ -82,14 +82,14 @@ def size_cache(
     room -= states
     each_bytes = block_bytes + copied + beside.token_bytes * size
     blocks = settings.kv_blocks or min(enough, room // each_bytes if each_bytes else enough)
-    if settings.tensor_parallel_degree != 1:
+    if settings.ranks != 1:
         blocks = least(blocks, loaded.device)
     length = min(wanted, blocks * size)
     if blocks < 2:
         taken = f"a block of {size} tokens takes {each_bytes / 2**20:.1f} MiB"
         if states:
             taken += f", and the states of {settings.max_batch_size} sequences {states / 2**20:.1f} MiB"
-        raise ModelLoadError(f"no room for a KV cache: {taken}; set option.kv_cache_memory_mb")
+        raise MemoryLoadError(f"no room for a KV cache: {taken}; set option.kv_cache_memory_mb")
     if length < wanted:
         log.warning("the KV cache has room for %d tokens: a sequence can't use the whole context of %d", length, wanted)
     reserved = blocks * block_bytes + states
@@ -113,7 +113,7 @@ def _measures(settings: BuiltInSettings, device: torch.device) -> bool:
 def _cache_bytes(settings: BuiltInSettings, device: torch.device, beside: Beside) -> int:
     """Bytes for this rank's part of the cache."""
     if not _measures(settings, device):
-        return cpu_cache_bytes(settings) // settings.tensor_parallel_degree
+        return cpu_cache_bytes(settings) // settings.ranks
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
     # This worker's share of the device, whatever others have taken of theirs by now; but no more than there is.

@@ -6,8 +6,8 @@ import logging
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from ..checkpoints.call_errors import CALL_ERRORS
 from ..checkpoints.loading import products_rounding
+from ..reading.call_errors import CALL_ERRORS
 from ..torch_backend.cached_runner import CachedModelRunner
 from ..torch_backend.trials import trial_prompt
 from .cache_size import size_cache

@@ -17,8 +17,8 @@ from torch import Tensor
 from ...core.types import ImagePrompt, SamplingParams
 from ..batch.chunk import Chunk
 from ..batch.sequence import Sequence
-from ..checkpoints.call_errors import CALL_ERRORS
 from ..checkpoints.loading import LoadedModel
+from ..reading.call_errors import CALL_ERRORS
 from ..settings import BuiltInSettings
 from ..torch_backend.images import PagedImages, model_inputs
 from ..torch_backend.model_runner import ModelRunner

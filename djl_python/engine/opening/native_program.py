@@ -10,7 +10,7 @@ from typing import Final
 
 import torch
 
-from ...core.errors import ModelLoadError
+from ...core.errors import MemoryLoadError, ModelLoadError
 from ..batch.scheduler import MAX_DRAFT_ROWS
 from ..batch.state_slots import StateSlots
 from ..checkpoints.loading import rounding
@@ -131,7 +131,7 @@ def _open_program(
     Raises:
         UnavailableError: there are no kernels for its numbers, or on this machine.
         NotUnderstoodError: the model can't be read as a recipe, or a setting keeps it from the kernels.
-        ModelLoadError: there is no memory for it.
+        MemoryLoadError: there is no memory for it.
     """
     settings, loaded = request.settings, request.loaded
     if loaded.device.type != "cpu" or loaded.dtype not in FORMATS:
@@ -158,7 +158,7 @@ def _open_program(
     except OSError as exc:
         if exc.errno != errno.ENOMEM:
             raise
-        raise ModelLoadError(f"no memory for the weights and what is reserved: {size.description}") from exc
+        raise MemoryLoadError(f"no memory for the weights and what is reserved: {size.description}") from exc
     return program, recipe, size, states
 
 

@@ -14,18 +14,20 @@ from dataclasses import replace
 import msgspec
 
 from ...core.errors import ModelLoadError
-from ..checkpoints.call_errors import CALL_ERRORS
+from ..checkpoints.directory import context_fault
 from ..checkpoints.draft_size import NOTHING, Beside
 from ..checkpoints.expert_stacks import modules_with_stacks, unpack_experts_
 from ..checkpoints.loading import LoadedModel, load_model, products_rounding
 from ..checkpoints.rope import freeze_rope_
 from ..interface import Progress
 from ..native.prefault import PrefaultedRegions
+from ..reading.call_errors import CALL_ERRORS
 from ..settings import BuiltInSettings
 from ..trial_text import sent_text
 from .cached_on_torch import CachedOnTorch
 from .candidate import Candidate, OpeningRequest, Refusal
 from .native_program import NativeProgram
+from .one_text import OneText
 from .opened_model import OpenedModel
 from .paged_on_torch import PagedOnTorch
 from .reference import Reference
@@ -47,10 +49,8 @@ def open_model(
         ModelLoadError: the checkpoint or a setting does not fit.
     """
     loaded = load_model(settings, progress)
-    if settings.max_model_len and settings.max_model_len > loaded.longest:
-        raise ModelLoadError(
-            f"option.max_model_len={settings.max_model_len} is more than the checkpoint's context of {loaded.longest}"
-        )
+    if fault := context_fault(settings.max_model_len, loaded.longest):
+        raise ModelLoadError(fault)
     progress("preparing the KV cache", 0, 0)
     length = settings.max_model_len or loaded.context
     freeze_rope_(loaded.model, length, but_long=settings.kernels != "torch")
@@ -71,6 +71,9 @@ def _candidates(
     request: OpeningRequest, prefaulted: PrefaultedRegions | None
 ) -> Iterator[tuple[Candidate, OpeningRequest]]:
     """What may run the model, best first, with what each is given."""
+    if request.loaded.keeps_one_text:
+        yield OneText(), request
+        return
     if request.settings.kernels != "torch":
         yield NativeProgram(prefaulted), request
     # Now the model is changed for good: torch is not given back what rounding took.

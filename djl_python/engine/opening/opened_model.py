@@ -45,12 +45,14 @@ class Scheduling:
         max_prefill_tokens: of prompts in a step.
         whole_prompts: whether prompts are read at once.
         short_context: `Scheduler`'s.
+        sequences: how many may generate at once; None: as many as the settings say.
         repeats_steps: whether a step that failed may be computed again, in parts.
     """
 
     max_prefill_tokens: int
     whole_prompts: bool = False
     short_context: int = 0
+    sequences: int | None = None
     repeats_steps: bool = True
 
 
@@ -96,6 +98,7 @@ def info_of(
         device=str(loaded.device),
         weight_bytes=weight_bytes,
         cache_bytes=cache_bytes,
+        offloaded=loaded.offloaded,
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from ..checkpoints.call_errors import CALL_ERRORS
 from ..native.file_mapping import releasing_after_use
+from ..reading.call_errors import CALL_ERRORS
 from ..torch_backend.model_runner import probe
 from ..torch_backend.paging import TRIAL_BLOCK, Paging
 from .cache_size import size_cache

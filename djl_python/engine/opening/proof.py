@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from ..batch.state_slots import StateSlots
-from ..checkpoints.call_errors import CALL_ERRORS
 from ..checkpoints.expert_stacks import ExpertStack
 from ..checkpoints.loading import LoadedModel
 from ..checkpoints.weights import dense
 from ..devices.free_memory import available_bytes
 from ..native.program.program import Program
 from ..native.program.runner import NativeModelRunner
+from ..reading.call_errors import CALL_ERRORS
 from ..reading.recipe.decoder import Recipe
 from ..reading.recipe.primitives import ExpertLinears, Linear, NotUnderstoodError
 from ..reading.watching.copies import is_by_token
@@ -78,7 +78,11 @@ class Proof:
         for measure, (times, most) in ((_three_quarters, _QUARTERS), (torch.max, _ANY)):
             if not measure(off) <= times * measure(self._rounding) + most:
                 raise NotUnderstoodError(f"its logits in fp32 are not the model's own, but off by {measure(off):.1e}")
-        log.info("proved in fp32, layers 1 to %d: logits differ by %.1e", self._layers, off.median())
+        log.info(
+            "checked in fp32 against the model's own code, layers 1 to %d: logits are off by %.1e",
+            self._layers,
+            off.median(),
+        )
 
 
 def _three_quarters(x: Tensor) -> Tensor:

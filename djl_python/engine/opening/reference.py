@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from ...core.errors import ModelLoadError
-from ..checkpoints.call_errors import CALL_ERRORS
 from ..checkpoints.loading import LoadedModel
 from ..checkpoints.quantization import Quantize
 from ..devices.free_memory import available_bytes
 from ..native.file_mapping import releasing_after_use
+from ..reading.call_errors import CALL_ERRORS
 from ..torch_backend.model_runner import ModelRunner
 from .exact import ExactModel
 from .trial import Trial, distance, read_in_pieces
@@ -56,8 +56,8 @@ class Reference:
         model: the name of its class.
         logits: (tokens, vocabulary) fp32.
         quantize: what its runners' products round to, if they do.
-        exact: gives the logits of the trial's rows in fp32, (tokens, rows); None if the model is fp32, not on a CPU, or
-            too large. They are computed when they are first asked for, from the model as it is then.
+        exact: gives the logits of the trial's rows in fp32, (tokens, rows); None if the model is fp32, not on a CPU,
+            not whole, or too large. They are computed when they are first asked for, from the model as it is then.
     """
 
     model: str
@@ -106,7 +106,7 @@ class Reference:
         except CALL_ERRORS as error:
             log.info("%s: %s", type(error).__name__, error)
             return False
-        log.info("logits differ from the model's own by %.1e (0: not at all, 1: as much as unrelated ones)", off)
+        log.info("checked against the model's own code: logits are off by %.1e (0: equal, 1: unrelated)", off)
         if off > self._most(proved):
             return self._as_near_to_exact(found)
         if off > _MUCH:
@@ -143,7 +143,7 @@ def _fp32_bytes(loaded: LoadedModel) -> int:
 
 
 def _exact_logits(loaded: LoadedModel, trial: Trial) -> Tensor | None:
-    if loaded.dtype == torch.float32 or loaded.device.type != "cpu":
+    if loaded.dtype == torch.float32 or loaded.device.type != "cpu" or not loaded.is_whole:
         return None
     if _fp32_bytes(loaded) > available_bytes() * _EXACT_SHARE:
         return None

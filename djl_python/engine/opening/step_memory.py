@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 
 import torch
 
-from ...core.errors import ModelLoadError
+from ...core.errors import MemoryLoadError
 from ...core.types import SamplingParams
 from ..batch.chunk import Chunk
 from ..batch.sequence import Sequence
@@ -34,7 +34,7 @@ def step_bytes(
         trial: a runner over a cache with room for so many tokens of a sequence, in blocks from 0 on.
 
     Raises:
-        ModelLoadError: there is not that much.
+        MemoryLoadError: there is not that much.
     """
     device = loaded.device
     if device.type != "cuda" or settings.kv_cache_memory_mb is not None or settings.kv_blocks is not None:
@@ -47,7 +47,7 @@ def step_bytes(
             _largest_step(settings, loaded, tokens, runner)
             taken = torch.cuda.max_memory_allocated(device) - before
     except torch.OutOfMemoryError as exc:
-        raise ModelLoadError(
+        raise MemoryLoadError(
             f"no memory for a step of {tokens} prompt tokens beside the weights: "
             "lower option.max_rolling_batch_prefill_tokens"
         ) from exc

@@ -16,7 +16,7 @@ import msgspec
 from ...ipc.processes import begin_child
 from ..loop import EXIT_LOAD_FAILED, reason_of
 from ..torch_backend.model_runner import ModelRunner
-from .ranks import END, Begin, Piece, chunk_of, open_part
+from .ranks import END, Begin, Followed, StepMessage, open_part
 
 
 def main() -> None:
@@ -42,9 +42,12 @@ def _open(connection: Connection) -> ModelRunner:
 
 def _follow(connection: Connection, runner: ModelRunner) -> None:
     """Compute what is computed, until the end."""
-    decoder = msgspec.msgpack.Decoder(list[Piece])
-    while (message := connection.recv_bytes()) != END:
-        runner.run([chunk_of(piece) for piece in decoder.decode(message)])
+    decoder, followed = msgspec.msgpack.Decoder(StepMessage), Followed()
+    while (received := connection.recv_bytes()) != END:
+        message = decoder.decode(received)
+        for sequence in filter(None, map(followed.forget, message.forgotten)):
+            runner.forget(sequence)
+        runner.run([followed.chunk_of(piece) for piece in message.pieces])
 
 
 if __name__ == "__main__":

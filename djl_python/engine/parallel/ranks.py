@@ -30,6 +30,7 @@ from ...ipc.processes import start
 from ..batch.chunk import Chunk
 from ..batch.sequence import Sequence
 from ..checkpoints.draft_size import NOTHING, Beside
+from ..devices.pipeline_parallel import end_trials
 from ..devices.tensor_parallel import join, settings_of
 from ..interface import Progress
 from ..opening.open_model import open_model
@@ -84,9 +85,16 @@ def piece_of(chunk: Chunk) -> Piece:
     )
 
 
+class StepMessage(msgspec.Struct, frozen=True, array_like=True):
+    """What a rank is sent of a step. `forgotten` are the sequences that its runner forgets before that."""
+
+    pieces: list[Piece]
+    forgotten: list[int]
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReceivedChunk(Chunk):
-    """A chunk of a sequence whose other tokens are not known here."""
+    """A chunk of a sequence whose end is not known here."""
 
     piece: Piece
 
@@ -99,11 +107,26 @@ class ReceivedChunk(Chunk):
         return self.piece.tokens
 
 
-def chunk_of(piece: Piece) -> ReceivedChunk:
-    """What a runner is given of what was received."""
-    sampling = SamplingParams(max_new_tokens=1, prompt_logprobs=0 if piece.every_row else None)
-    sequence = Sequence(piece.sequence, [], 1, sampling, computed=piece.computed, blocks=piece.blocks)
-    return ReceivedChunk(sequence, len(piece.tokens), piece.drafts, piece=piece)
+class Followed:
+    """The sequences that a rank hears of: what a runner is given of what was received."""
+
+    def __init__(self) -> None:
+        self._sequences: dict[int, Sequence] = {}
+
+    def chunk_of(self, piece: Piece) -> ReceivedChunk:
+        """The chunk. Its sequence has all tokens up to the chunk's end, unless others have computed its beginning."""
+        sequence = self._sequences.get(piece.sequence)
+        if sequence is None:
+            sampling = SamplingParams(max_new_tokens=1, prompt_logprobs=0 if piece.every_row else None)
+            sequence = self._sequences[piece.sequence] = Sequence(piece.sequence, [], 1, sampling)
+        del sequence.tokens[piece.computed :]
+        sequence.tokens += piece.tokens
+        sequence.computed, sequence.blocks = piece.computed, piece.blocks
+        return ReceivedChunk(sequence, len(piece.tokens), piece.drafts, piece=piece)
+
+    def forget(self, number: int) -> Sequence | None:
+        """Hear no more of a sequence, which is returned if it was heard of."""
+        return self._sequences.pop(number, None)
 
 
 class Ranks:
@@ -114,19 +137,20 @@ class Ranks:
     """
 
     def __init__(self, settings: BuiltInSettings) -> None:
-        degree = settings.tensor_parallel_degree
+        degree = settings.ranks
         self._folder = tempfile.TemporaryDirectory(prefix="djl-ranks-")
         self.meeting = Path(self._folder.name) / "meeting"
         self._processes: list[subprocess.Popen[bytes]] = []
         self._connections: list[Connection] = []
         self._encoder = msgspec.msgpack.Encoder()
+        self._forgotten: list[int] = []
         self._failed, self._reason = threading.Event(), ""
         self._is_open = self._closing = False
         for rank in range(1, degree):
             process, sock = start("djl_python.engine.parallel.rank", log_name=f"{logs.name()}/{rank}")
             self._processes.append(process)
             self._connections.append(Connection(sock.detach()))
-            begin = Begin(rank, settings_of(rank, degree, settings), str(self.meeting))
+            begin = Begin(rank, settings_of(rank, settings), str(self.meeting))
             self._connections[-1].send_bytes(self._encoder.encode(begin))
         threading.Thread(target=self._watch, name="ranks", daemon=True).start()
 
@@ -136,9 +160,14 @@ class Ranks:
 
     def compute(self, chunks: Several[Chunk]) -> None:
         """Have the ranks begin a step."""
-        message = self._encoder.encode([piece_of(chunk) for chunk in chunks])
+        message = self._encoder.encode(StepMessage([piece_of(chunk) for chunk in chunks], self._forgotten))
+        self._forgotten = []
         for connection in self._connections:
             connection.send_bytes(message)
+
+    def forget(self, sequence: Sequence) -> None:
+        """Have the ranks' runners forget a sequence, before the next step."""
+        self._forgotten.append(sequence.id)
 
     def failure(self, *, wait: bool) -> str:
         """Why a rank could not open the model; empty if none has said so by now, or after a moment's `wait`."""
@@ -188,7 +217,8 @@ class SharedRunner:
         return self._runner.run(chunks)
 
     def forget(self, sequence: Sequence) -> None:
-        """Nothing is kept outside the cache's blocks: neither images nor states."""
+        self._runner.forget(sequence)
+        self._ranks.forget(sequence)
 
     def operator_seconds(self) -> dict[str, float]:
         return self._runner.operator_seconds()
@@ -200,15 +230,18 @@ def open_part(
     """Open a rank's part of the model, with the others, see `tensor_parallel.join`.
 
     Raises:
-        ModelLoadError: it has no memory for that, or the model keeps more than what is in the cache's blocks.
+        ModelLoadError: it has no memory for that; or groups of layers keep more than what is in the cache's blocks.
     """
     join(rank, settings, meeting)
     opened = open_model(settings, progress, beside=beside)
-    if not isinstance(opened.runner, PagedModelRunner) or not opened.memory.share_prefixes:
+    pages = isinstance(opened.runner, PagedModelRunner) and opened.memory.share_prefixes
+    if settings.pipeline_parallel_degree > 1 and not pages:
+        kind, degree = type(opened.loaded.model).__name__, settings.pipeline_parallel_degree
         raise ModelLoadError(
-            f"option.tensor_parallel_degree={settings.tensor_parallel_degree}: {type(opened.loaded.model).__name__} "
+            f"option.pipeline_parallel_degree={degree}: {kind} "
             "does not keep all that it knows of a text in a paged cache, and runs on one device"
         )
+    end_trials(opened.loaded.model)
     return opened
 
 
@@ -216,13 +249,13 @@ def open_shared(settings: BuiltInSettings, progress: Progress, beside: Beside) -
     """`open_model` for a model that several devices share.
 
     Args:
-        settings: with the degree that `tensor_parallel.degree_of` has found.
+        settings: with the degree that `tensor_parallel.degree_of` has found, or that `check_stages` permits.
 
     Raises:
         ModelLoadError: they can't, or one of them has no memory for its part.
     """
-    degree = settings.tensor_parallel_degree
-    settings = msgspec.structs.replace(settings_of(0, degree, settings), trial_ids=sent_text.ids())
+    degree = settings.ranks
+    settings = msgspec.structs.replace(settings_of(0, settings), trial_ids=sent_text.ids())
     ranks = Ranks(settings)
     try:
         opened = open_part(0, settings, ranks.meeting, progress, beside)

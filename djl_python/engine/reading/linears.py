@@ -7,8 +7,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from ..checkpoints.call_errors import CALL_ERRORS
 from ..checkpoints.dequantizing_linear import DequantizingLinear
+from .call_errors import CALL_ERRORS
 from .recipe.primitives import Linear
 
 _linear: Final[dict[type[nn.Linear], bool]] = {}  # by class, as far as tried: whether it computes a plain linear

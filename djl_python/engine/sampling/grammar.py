@@ -10,7 +10,9 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import re
 from collections import OrderedDict
+from collections.abc import Mapping
 from collections.abc import Sequence as Many
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
@@ -19,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...core.errors import GenerationError, ParameterError
-from ...core.types import Grammar, Vocabulary
+from ...core.types import FreeText, Grammar, Vocabulary
 from ..batch.sequence import GrammarState
 from .grammar_keys import Keys, without_used_up_patterns
 from .grammar_tokens import GrammarTokens
@@ -71,18 +73,21 @@ class Matcher:
 class CompiledGrammar:
     """A grammar in its initial state, from which every sequence starts. Never advanced.
 
+    Args:
+        special: the special tokens by name: no text of the others spells one.
+
     Raises:
         ParameterError: the grammar is not valid, or uses a feature that llguidance lacks.
     """
 
-    def __init__(self, tokenizer: LLTokenizer, grammar: Grammar) -> None:
+    def __init__(self, tokenizer: LLTokenizer, grammar: Grammar, special: Mapping[str, int]) -> None:
         from llguidance import LLMatcher, LLParserLimits
 
         self.words = -(-tokenizer.vocab_size // 32)
         self.eos_ids = frozenset(tokenizer.eos_tokens)
         limits = LLParserLimits(initial_lexer_fuel=_MOST_EXPRESSIONS)
         try:
-            self.beginning = LLMatcher(tokenizer, _definition(grammar, limits), log_level=0, limits=limits)
+            self.beginning = LLMatcher(tokenizer, _definition(grammar, limits, special), log_level=0, limits=limits)
         except ValueError as exc:
             raise _not_valid(str(exc)) from exc
         begun = self.beginning
@@ -144,9 +149,14 @@ class GrammarCompiler:
     def _compile(self, grammar: Grammar) -> CompiledGrammar:
         tokenizer = self._tokenizer
         try:
-            return CompiledGrammar(tokenizer, grammar)
+            return CompiledGrammar(tokenizer, grammar, self._special)
         except ParameterError as refusal:
             raise refusal.with_traceback(None) from None  # the cache keeps it, and frames would keep the grammar
+
+    @functools.cached_property
+    def _special(self) -> Mapping[str, int]:
+        tokens = self._vocabulary.tokens
+        return {tokens[i].decode(errors="replace"): i for i in self._vocabulary.special if i < self._rows}
 
     @functools.cached_property
     def _tokenizer(self) -> LLTokenizer:
@@ -190,7 +200,7 @@ def forbid(mask: Bits, tokens: list[int]) -> None:
         mask[:] = trimmed
 
 
-def _definition(grammar: Grammar, limits: LLParserLimits) -> str:
+def _definition(grammar: Grammar, limits: LLParserLimits, special: Mapping[str, int]) -> str:
     r"""The grammar in llguidance's own form. In regular expressions \d and \w match ASCII, as in JSON schema patterns.
 
     Raises:
@@ -199,12 +209,45 @@ def _definition(grammar: Grammar, limits: LLParserLimits) -> str:
     from llguidance import LLMatcher, regex_to_lark
 
     if grammar.kind == "regex":
-        return LLMatcher.grammar_from_lark(f"start: /{regex_to_lark(grammar.source, 'dw')}/")
-    schema = grammar.source if grammar.kind == "json_schema" else '{"type": "object"}'
-    if '"patternProperties"' in schema:
-        keys = Keys(_WHITE_SPACE, limits)
-        schema = json.dumps(without_used_up_patterns(json.loads(schema), keys), ensure_ascii=False)
-    return LLMatcher.grammar_from_json_schema(schema, {"whitespace_pattern": _WHITE_SPACE})
+        answer = f"/{regex_to_lark(grammar.source, 'dw')}/"
+        if grammar.before is None:
+            return LLMatcher.grammar_from_lark(f"start: {answer}")
+    else:
+        schema = grammar.source if grammar.kind == "json_schema" else '{"type": "object"}'
+        if '"patternProperties"' in schema:
+            keys = Keys(_WHITE_SPACE, limits)
+            schema = json.dumps(without_used_up_patterns(json.loads(schema), keys), ensure_ascii=False)
+        if grammar.before is None:
+            return LLMatcher.grammar_from_json_schema(schema, {"whitespace_pattern": _WHITE_SPACE})
+        options = {"whitespace_pattern": _WHITE_SPACE}
+        answer = f"%json {json.dumps({**json.loads(schema), 'x-guidance': options})}"
+    return LLMatcher.grammar_from_lark(f"{_free(grammar.before, special)}\nanswer: {answer}\nSPACE: /\\s*/")
+
+
+def _free(before: FreeText, special: Mapping[str, int]) -> str:
+    """Lark's rules for a text that comes before an `answer`: `start` and what belongs to it.
+
+    The marks of one side are special tokens or texts, not some of both: a family of models has either.
+    """
+    rules = ["start: SPACE free SPACE answer" + ("" if before.begun else " | answer")]
+    opening, closing = _tokens(before.starts, special), _tokens(before.ends, special)
+    text = "(?s:.*)"
+    if not opening:
+        text = f"{_regex(before.starts)}{'?' if before.begun else ''}{text}"
+    beginning = f"({opening})" + ("?" if before.begun else "") if opening else ""
+    if closing:
+        rules += [f"free: {beginning} TEXT ({closing})", f"TEXT: /{text}/"]
+    else:
+        rules += [f"free: {beginning} text", f"text[suffix=/{_regex(before.ends)}/]: /{text}/"]
+    return "\n".join(rules)
+
+
+def _tokens(marks: Many[str], special: Mapping[str, int]) -> str:
+    return " | ".join(f"<[{special[mark]}]>" for mark in marks if mark in special)
+
+
+def _regex(marks: Many[str]) -> str:
+    return f"({'|'.join(re.escape(mark).replace('/', chr(92) + '/') for mark in marks)})"
 
 
 def _not_valid(explanation: str) -> ParameterError:

@@ -17,8 +17,8 @@ from ...core.types import SamplingParams
 from ..attention.parameters import LayerShape
 from ..batch.chunk import Chunk
 from ..batch.sequence import Sequence
-from ..checkpoints.call_errors import CALL_ERRORS
 from ..devices.transfers import indices
+from ..reading.call_errors import CALL_ERRORS
 from .images import model_inputs
 from .model_runner import rows_of
 from .recurrent import ModelContext

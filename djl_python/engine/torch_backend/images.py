@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ...core.types import ImagePrompt, Images
 from ..batch.chunk import Chunk
-from ..checkpoints.call_errors import CALL_ERRORS
+from ..reading.call_errors import CALL_ERRORS
 
 log = logging.getLogger(__name__)
 

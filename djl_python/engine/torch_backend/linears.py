@@ -86,6 +86,8 @@ def unrounded(model: nn.Module, before: dict[str, int], quantize: Quantize) -> s
 
 def on_torch(linear: Linear, quantize: Quantize | None) -> nn.Module | None:
     """A linear with integer weights, 8 bits if torch's 4-bit kernel can't take it; None if the linear is to stay."""
+    if quantize is None and isinstance(linear.weight, Tensor):
+        return None
     columns, width = linear.weight.shape
     four = columns % _COLUMNS == 0
     if not isinstance(linear.weight, Tensor):
@@ -93,8 +95,6 @@ def on_torch(linear: Linear, quantize: Quantize | None) -> nn.Module | None:
         if stored is None or stored.bits != 4 or not four:
             return None
         return QuantizedLinear(stored, width, linear.bias)
-    if quantize is None:
-        return None
     codes = quantized(linear.weight, "int4" if quantize == "int4" and four else "int8")
     return QuantizedLinear(codes, width, linear.bias)
 

@@ -16,6 +16,8 @@ from ...core.errors import PayloadError
 #: A Host header's characters (RFC 3986, 3.2.2): no comma, which would be two of them (RFC 9112, 3.2).
 _HOST: Final = re.compile(r"[A-Za-z0-9\-._~%!$&'()*+;=:\[\]]*")
 
+_LENGTH_DIGITS: Final = 18  # a number of this many digits is too many bytes already
+
 
 class RequestHead:
     """A request's start line and headers.
@@ -43,6 +45,10 @@ class RequestHead:
             key = name.lower()
             self.headers[key] = f"{self.headers[key]},{value}" if key in self.headers else value
 
+    def named(self, what: str) -> str:
+        """What the query says under this name, or else a header; "" where neither does."""
+        return dict(self.query).get(what) or self.headers.get(what, "")
+
     def check_host(self) -> None:
         """Check what HTTP asks of the Host header, which nothing here uses.
 
@@ -54,6 +60,11 @@ class RequestHead:
             raise PayloadError("a request of HTTP/1.1 needs a Host header")
         if host is not None and not _HOST.fullmatch(host):
             raise PayloadError(f"the Host header is not one host: {host!r}")
+
+    def declared_length(self) -> int:
+        """Bytes of the body; 0 where it is not said, or not in digits, which is left to Tornado."""
+        declared = self.headers.get("content-length", "")
+        return int(declared[:_LENGTH_DIGITS]) if declared.isascii() and declared.isdigit() else 0
 
     def connection_options(self) -> set[str]:
         """What the client says of the connection, in lower case: "close", "keep-alive"."""

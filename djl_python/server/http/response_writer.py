@@ -43,6 +43,7 @@ class ResponseWriter:
         begun: whether the head has been sent.
         ended: whether nothing more is written.
         close_after: whether the connection is closed after the answer.
+        reads_on: whether that waits for `read_all`, as more of the request comes.
         log_extra: of the model that answers.
     """
 
@@ -57,7 +58,7 @@ class ResponseWriter:
     ) -> None:
         self.status = 0
         self.headers: Mapping[str, str] = {}
-        self.begun = self.ended = self.close_after = False
+        self.begun = self.ended = self.close_after = self.reads_on = False
         self.log_extra: dict[str, str] = {}
         self._base_headers = base_headers
         self._draining = draining
@@ -98,6 +99,15 @@ class ResponseWriter:
         if self._untold_bytes >= TAKEN_EVERY_BYTES and not last:
             self._tell_when_taken()
 
+    async def taken(self) -> None:
+        """Wait until the kernel has taken everything written so far.
+
+        Raises:
+            StreamClosedError: the client has gone.
+        """
+        if self._connection.stream.writing():
+            await self._connection.stream.write(b"")
+
     def finish(self) -> None:
         """End the answer after its last piece.
 
@@ -117,6 +127,12 @@ class ResponseWriter:
         """End an answer that can't be completed: close the connection after what was written."""
         self.ended = self.close_after = True
         self._let_go()
+
+    def read_all(self) -> None:
+        """All of the request has been read that will be, after the answer to it has ended."""
+        if self.reads_on:
+            self.reads_on = False
+            self._let_go()
 
     def abandon(self) -> None:
         """Write nothing more: nobody reads it."""
@@ -182,5 +198,5 @@ class ResponseWriter:
         if not stream.closed() and (self.close_after or stream.writing()):
             sent = stream.write(b"")
             self._draining.sending(sent)
-            if self.close_after:
+            if self.close_after and not self.reads_on:
                 sent.add_done_callback(lambda _sent: stream.close_gently())

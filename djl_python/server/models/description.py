@@ -10,33 +10,66 @@ from dataclasses import dataclass
 
 from ...config import ModelSpec
 from ...dialects.shared.base import ModelStatus
+from ...ipc.protocol import Status
 from .replica import WorkerState
 from .served_model import Health, ServedModel
 
 
 @dataclass(frozen=True)
 class WorkerDescription:
-    """One worker. `started_s` is a Unix time, 0.0 before it was started; `pid` its process, where that is local."""
+    """One worker.
+
+    Attributes:
+        started_s: a Unix time, 0.0 before it was started.
+        pid: its process, where that is local.
+        progress: how far it is while it loads; None: it does not, or has not said yet.
+        setback: why it is being started again; "" if it is not.
+    """
 
     name: str
     state: WorkerState
     device: str
     started_s: float
     pid: int | None
+    progress: Status | None = None
+    setback: str = ""
 
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """One version of a model. `failure`: why it, or one of its workers, did not load; "" if that did not happen."""
+    """One version of a model.
+
+    Attributes:
+        spec: as it was registered.
+        failure: why it, or one of its workers, did not load; "" if that did not happen.
+        reload_failure: why the last reload left it as it was; "" if none did.
+        example: a JSON body that it answers; "" where its handler says none.
+        at_startup: whether the server began with it.
+        doing, step: as in `Registration`.
+        successor: the workers of the instance that loads beside it.
+    """
 
     spec: ModelSpec
     status: ModelStatus
     health: Health
     failure: str
     workers: Sequence[WorkerDescription]
+    reload_failure: str = ""
+    at_startup: bool = False
+    example: str = ""
+    doing: str = ""
+    step: Status | None = None
+    successor: Sequence[WorkerDescription] = ()
 
 
 def described(spec: ModelSpec, model: ServedModel) -> ModelDescription:
-    """A model as it is now; `spec`: as it was registered."""
-    workers = [WorkerDescription(one.name, one.state, one.device, one.started_s, one.pid) for one in model.replicas]
-    return ModelDescription(spec, model.status, model.health, model.failure, workers)
+    """A model as it is now, but for what its registration knows."""
+    return ModelDescription(spec, model.status, model.health, model.failure, workers_of(model), example=model.example)
+
+
+def workers_of(model: ServedModel) -> Sequence[WorkerDescription]:
+    """The workers of an instance of a model."""
+    return [
+        WorkerDescription(one.name, one.state, one.device, one.started_s, one.pid, one.progress, one.setback)
+        for one in model.workers
+    ]

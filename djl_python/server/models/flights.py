@@ -12,7 +12,7 @@ from typing import Protocol
 
 from ...core.errors import ServingError
 from ...core.types import EngineInfo
-from ...ipc.protocol import AnyMessage, Call
+from ...ipc.protocol import AnyMessage, Call, Trace
 
 
 class Client(Protocol):
@@ -30,6 +30,10 @@ class Client(Protocol):
         """All body bytes of this answer in one read from the worker, b"" for a start alone; `last` ends the answer."""
         ...
 
+    def noted(self, notes: Trace) -> None:
+        """Something for the call's span, before the answer's end; only for a call that is traced."""
+        ...
+
     def break_off(self) -> None:
         """The answer, which has begun, ends incomplete."""
         ...
@@ -43,9 +47,11 @@ class Worker(Protocol):
     """A loaded worker, as the pool sees it."""
 
     name: str
-    capacity: int  # calls that it takes at once
+    capacity: int  # calls that it takes
+    at_once: int  # of these, how many run at once: the others wait in it
     queries: int  # queries that it takes in addition; 0: queries count as calls
     engine: EngineInfo | None  # what runs its model, if it has an engine
+    spare: bool  # whether it may go again when there is less to do: of two that have as much, it is given no more
 
     def send(self, message: AnyMessage) -> None:
         """Queue a message for the worker.
@@ -73,12 +79,14 @@ class Flight:
 
     Attributes:
         query: whether the call is a query, which generates nothing.
+        background: whether it is a batch's: others go before it, and it takes a part of the places only.
         beside: whether it takes one of the worker's places for queries, and none of those for calls.
         heard_at: when its answer last progressed, in the loop's time.
     """
 
     __slots__ = (
         "accepted_s",
+        "background",
         "beside",
         "broken",
         "call",
@@ -93,9 +101,10 @@ class Flight:
         "worker",
     )
 
-    def __init__(self, call: Call, client: Client, now: float, query: bool) -> None:
+    def __init__(self, call: Call, client: Client, now: float, query: bool, *, background: bool = False) -> None:
         self.id = call.id
         self.query = query
+        self.background = background
         self.beside = False
         self.call: Call | None = call  # dropped once sent: the body may be large
         self.client = client
@@ -117,6 +126,7 @@ class Place:
         heard_at: when the worker last sent anything, on the loop's clock, in seconds.
         suspect: a call has timed out, and nothing has come since: no new calls until something does, or for some time.
         silences: how many calls in a row timed out while the worker sent nothing.
+        idle_since_s: since when it has no call, in `time.monotonic`'s seconds, if it has none.
     """
 
     def __init__(self, worker: Worker) -> None:
@@ -124,9 +134,11 @@ class Place:
         self.flights: dict[int, Flight] = {}
         self.leaving: dict[int, Flight] = {}
         self.queries = 0  # calls in both dicts that are `beside`
+        self.background = 0  # calls in both dicts that are a batch's
         self.heard_at = 0.0
         self.suspect = False
         self.silences = 0
+        self.idle_since_s = time.monotonic()
         self._emptied: asyncio.Event | None = None  # of a worker that retires: set when no client waits for it
 
     @property
@@ -142,6 +154,19 @@ class Place:
             return self.queries < self.worker.queries
         return self.taken - self.queries < self.worker.capacity
 
+    @property
+    def others(self) -> int:
+        """Calls that are no batch's and no queries, those in `leaving` included."""
+        return self.taken - self.queries - self.background
+
+    def has_room_behind(self, share: float) -> bool:
+        """Whether the worker can take one more call of a batch, which together are this share of those that run.
+
+        With all of them, some wait in the worker, so that each that ends has a successor at hand.
+        """
+        most = self.worker.capacity if share >= 1 else max(1, int(self.worker.at_once * share))
+        return self.has_room(False) and self.background < most
+
     def retire(self) -> asyncio.Event:
         """Make no more room; the event is set once every call whose client waits has ended."""
         self._emptied = self._emptied or asyncio.Event()
@@ -154,6 +179,7 @@ class Place:
         flight.worker = self
         flight.beside = flight.query and self.worker.queries > 0
         self.queries += flight.beside
+        self.background += flight.background
 
     def abandon(self, flight: Flight) -> None:
         """Record that a call was cancelled; it still occupies the worker."""
@@ -165,6 +191,9 @@ class Place:
         if self.flights.pop(flight.id, None) is None:
             del self.leaving[flight.id]
         self.queries -= flight.beside
+        self.background -= flight.background
+        if not self.taken:
+            self.idle_since_s = time.monotonic()
         self._tell_if_empty()
 
     def _tell_if_empty(self) -> None:

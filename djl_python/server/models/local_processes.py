@@ -34,7 +34,7 @@ class LocalProcesses:
             ModelLoadError: the interpreter, or the directory, can't be used.
         """
         config = spec.config
-        executable, directory = config.option.python_executable or sys.executable, config.path
+        executable, directory = config.runtime.executable or sys.executable, config.path
         try:
             process, connection = await spawn(
                 self._worker_module,

@@ -67,7 +67,7 @@ class Operations:
 
 
 async def unless(event: asyncio.Event, work: Coroutine[Any, Any, T], error: ServingError) -> T:
-    """The result of `work`; once the event is set, `work` is cancelled, and `error` raised."""
+    """The result of `work`; once the event is set, `work` is cancelled, and `error` raised when that has ended."""
     if event.is_set():
         work.close()
         raise error
@@ -79,5 +79,7 @@ async def unless(event: asyncio.Event, work: Coroutine[Any, Any, T], error: Serv
         return doing.result()
     finally:
         ended.cancel()
-        if not doing.cancel() and not doing.cancelled():
+        if doing.cancel():
+            await asyncio.wait({doing})  # it may have something to clean up
+        if not doing.cancelled():
             doing.exception()  # else asyncio logs that nobody has looked at it

@@ -3,6 +3,9 @@
 Runs in the front end's event loop; knows neither HTTP nor processes. A call takes a worker's free place at once,
 waits in the queue when there is none, and is refused at once when the queue is full. Every admitted call ends exactly
 once: with its last chunk, with an error, or because its client left.
+
+A batch's calls wait elsewhere, for as long as it takes: they get places that no other call waits for, a share of them
+only, which is a smaller one while other calls come, and cost no other call its place in the queue.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 import msgspec
@@ -23,8 +26,9 @@ from ...core.errors import (
     UnavailableError,
     WorkerDiedError,
 )
-from ...ipc.protocol import AnyMessage, Break, Call, Cancel, Chunk, Report, Start, Taken
+from ...ipc.protocol import AnyMessage, Break, Call, Cancel, Chunk, EngineMetrics, Report, Start, Taken, Trace
 from ..metrics import ModelMetrics
+from .batch_queue import BatchQueue
 from .flights import Client, Flight, Place, Worker
 
 #: How long a worker gets no calls after one has timed out: within this time it ends if its handler does not return.
@@ -40,16 +44,34 @@ class Pool:
         refusal: why calls are refused now; None: they are admitted, and wait if no worker is ready.
     """
 
-    def __init__(self, name: str, queue_size: int, predict_timeout_s: float, metrics: ModelMetrics) -> None:
+    def __init__(
+        self,
+        name: str,
+        queue_size: int,
+        predict_timeout_s: float,
+        metrics: ModelMetrics,
+        on_wait: Callable[[], None] = lambda: None,
+        batch_share: float = 1.0,
+        batch_busy_share: float = 1.0,
+    ) -> None:
+        """A pool without workers.
+
+        Args:
+            on_wait: called when a call has begun to wait.
+            batch_share: the part of the calls that run at once in a worker that batches get, at least one of them.
+            batch_busy_share: that part while other calls are here, or were a short time ago.
+        """
         self.refusal: str | None = f"model {name!r} is loading"
         self._name = name
         self._queue_size = queue_size
         self._predict_timeout_s = predict_timeout_s
         self._metrics = metrics
+        self._on_wait = on_wait
         # Queries have a queue of their own: they are quick to answer, and do not wait for generation.
         self._queues: dict[bool, OrderedDict[int, Flight]] = {True: OrderedDict(), False: OrderedDict()}
+        self._behind = BatchQueue(batch_share, batch_busy_share, self._fill_when_quiet)
         self._places: dict[str, Place] = {}
-        self._counted = (0, 0)  # `queued` and `in_flight` as added to the gauges
+        self._counted = (0, 0, 0)  # as added to the gauges: `queued`, `in_flight`, and of these those of batches
         self._loop = asyncio.get_running_loop()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -68,12 +90,16 @@ class Pool:
         """
         if self.refusal is not None:
             raise UnavailableError(self.refusal)
-        flight = Flight(call, client, self._loop.time(), query)
+        now = self._loop.time()
+        flight = Flight(call, client, now, query)
+        if not query:
+            self._behind.others_were_here()
         place = self._free_place(query)
         if place is not None:
             self._dispatch(flight, place)
-        elif len(self._queues[query]) < self._queue_size:
+        elif len(self._queues[query]) < self._queue_size + self._taken_by_batches:
             self._queues[query][flight.id] = flight
+            self._on_wait()
         else:
             raise OverloadedError(
                 f"model {self._name!r}: {self._queue_size} requests are waiting already, try again later"
@@ -81,9 +107,30 @@ class Pool:
         self._count()
         return flight
 
+    def submit_behind(self, call: Call, client: Client) -> Flight:
+        """Have a batch's call wait until there is a place that no other call wants. See `submit` for its end.
+
+        Raises:
+            UnavailableError: the model is loading or has failed.
+        """
+        if self.refusal is not None or self._behind.closed:
+            raise UnavailableError(self.refusal or f"model {self._name!r}: its workers end")
+        flight = Flight(call, client, self._loop.time(), query=False, background=True)
+        self._behind.add(flight)
+        for place in sorted(self._places.values(), key=lambda place: place.taken):
+            self._fill_behind(place)
+        self._count()
+        return flight
+
+    def send_batches_away(self) -> None:
+        """Give batches no more places, as others take over; their calls that wait end with UnavailableError."""
+        self._behind.closed = True
+        self._fail(self._behind.take_all(), UnavailableError(f"model {self._name!r}: its workers end"), "shutdown")
+
     def cancel(self, flight: Flight, reason: str) -> None:
         """Cancel a call whose client no longer wants the answer; `reason` is "disconnect" or "slow_reader"."""
-        if self._queues[flight.query].pop(flight.id, None) is None:
+        waited = self._queues[flight.query].pop(flight.id, None) is not None or self._behind.remove(flight)
+        if not waited:
             place = flight.worker
             if place is None or place.flights.get(flight.id) is not flight:
                 return  # it has ended
@@ -100,8 +147,9 @@ class Pool:
 
     def fail_all(self, error: ServingError, reason: str) -> None:
         """End every call, waiting or running, with `error`."""
-        flights = [flight for queue in self._queues.values() for flight in queue.values()]
+        flights = self._behind.take_all()
         for queue in self._queues.values():
+            flights += queue.values()
             queue.clear()
         for place in self._places.values():
             flights += self._take_back(place)
@@ -109,13 +157,25 @@ class Pool:
 
     @property
     def queued(self) -> int:
-        """Calls that wait for a worker."""
+        """Calls that wait for a worker, those of batches not counted."""
         return sum(len(queue) for queue in self._queues.values())
+
+    @property
+    def waiting(self) -> tuple[int, float | None]:
+        """Calls that wait for a worker, queries not counted, and since when, in `time.monotonic`'s seconds."""
+        queue = self._queues[False]
+        first = next(iter(queue.values()), None)
+        return len(queue), None if first is None else first.accepted_s
 
     @property
     def in_flight(self) -> int:
         """Calls that occupy a worker, including cancelled ones."""
         return sum(place.taken for place in self._places.values())
+
+    @property
+    def capacity(self) -> int:
+        """Calls that the workers that are ready take at once."""
+        return sum(place.worker.capacity for place in self._places.values())
 
     @property
     def busy(self) -> int:
@@ -136,10 +196,15 @@ class Pool:
         self._fill(place)
         self._count()
 
-    async def retire(self, worker: Worker, timeout_s: float) -> None:
+    def idle_since(self, worker: Worker) -> float | None:
+        """Since when a worker has had no call, in `time.monotonic`'s seconds; None if it has one, or is not here."""
+        place = self._places.get(worker.name)
+        return None if place is None or place.taken else place.idle_since_s
+
+    async def retire(self, worker: Worker, timeout_s: float | None) -> None:
         """Give a worker no more calls, and wait until those that it has are answered; it is removed by its owner.
 
-        After `timeout_s` seconds they fail with UnavailableError.
+        After `timeout_s` seconds they fail with UnavailableError; None: they get the time that they take.
         """
         place = self._places.get(worker.name)
         if place is None:
@@ -192,9 +257,7 @@ class Pool:
                     flight.last = flight.broken = True
                 else:
                     flight.client.start(message.status, message.headers)
-            elif isinstance(message, Report):
-                self._metrics.apply(worker.name, message)
-            else:
+            elif not self._noted(place, message):
                 others.append(message)
         self._pass_on(touched.values(), worker)
         for message in others:
@@ -203,6 +266,17 @@ class Pool:
             self._trust(place)
 
     # ------------------------------------------------------------------------------------ inside
+
+    def _noted(self, place: Place, message: AnyMessage) -> bool:
+        """Whether the message is for metrics or a trace, which have it now."""
+        if isinstance(message, (Report, EngineMetrics)):
+            self._metrics.apply(place.worker.name, message)
+        elif isinstance(message, Trace):
+            if (flight := place.flights.get(message.id)) is not None:
+                flight.client.noted(message)
+        else:
+            return False
+        return True
 
     def _pass_on(self, flights: Collection[Flight], worker: Worker) -> None:
         """Write what has arrived for these calls. First send the worker the next calls: it works on them meanwhile."""
@@ -231,18 +305,37 @@ class Pool:
     def _free_place(self, query: bool) -> Place | None:
         """The least busy worker that has room."""
         free = [place for place in self._places.values() if place.has_room(query)]
-        return min(free, key=lambda place: place.taken, default=None)
+        return min(free, key=lambda place: (place.taken, place.worker.spare), default=None)
+
+    @property
+    def _taken_by_batches(self) -> int:
+        """Places that other calls would have if there were no batches."""
+        return sum(place.background for place in self._places.values())
 
     def _fill(self, place: Place) -> None:
         for query, queue in self._queues.items():
             while queue and place.has_room(query):
                 self._dispatch(queue.popitem(last=False)[1], place)
+        self._fill_behind(place)
+
+    def _fill_behind(self, place: Place) -> None:
+        if not self._behind:
+            return
+        share = self._behind.share(bool(self._queues[False]) or any(one.others for one in self._places.values()))
+        while self._behind and place.has_room_behind(share):
+            self._dispatch(self._behind.next(), place)
+
+    def _fill_when_quiet(self) -> None:
+        for place in self._places.values():
+            self._fill_behind(place)
+        self._count()
 
     def _dispatch(self, flight: Flight, place: Place) -> None:
         assert flight.call is not None
         now = self._loop.time()
         flight.dispatched_at = flight.heard_at = now
-        waited_s = time.monotonic() - flight.accepted_s
+        # A batch's waiting is as long as the batch: in a model's times it would hide how long others wait.
+        waited_s = 0.0 if flight.background else time.monotonic() - flight.accepted_s
         call, flight.call = msgspec.structs.replace(flight.call, waited_s=waited_s), None
         try:
             place.worker.send(call)
@@ -252,7 +345,7 @@ class Pool:
         flight.client.sent()
         place.enter(flight)
         flight.timer = self._loop.call_at(now + self._predict_timeout_s, self._check_time, flight)
-        if not flight.query:
+        if not flight.query and not flight.background:
             self._metrics.queue_seconds.observe(waited_s)
 
     def _release(self, flight: Flight, *, refill: bool = True) -> None:
@@ -260,6 +353,8 @@ class Pool:
         place = flight.worker
         assert place is not None
         place.leave(flight)
+        if not (flight.background or flight.query):
+            self._behind.others_were_here()
         if flight.timer is not None:
             flight.timer.cancel()
         if refill:
@@ -301,9 +396,10 @@ class Pool:
 
     def _count(self) -> None:
         # Only differences are added: a model that is loaded again while its last requests finish has two pools.
-        before, self._counted = self._counted, (self.queued, self.in_flight)
+        before, self._counted = self._counted, (self.queued, self.in_flight, self._taken_by_batches)
         self._metrics.queued.inc(self._counted[0] - before[0])
         self._metrics.in_flight.inc(self._counted[1] - before[1])
+        self._metrics.batch_in_flight.inc(self._counted[2] - before[2])
         if self.busy:
             self._idle.clear()
         else:

@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from ...config import ModelConfig, ModelSpec
 from ...core.errors import (
@@ -29,33 +27,15 @@ from ...core.errors import (
 )
 from ...ipc.protocol import Status
 from ..metrics import Metrics
-from .description import ModelDescription, described
-from .operations import Key, Operations, unless
+from .description import ModelDescription
+from .instances import Instances
+from .operations import Key, Operations
 from .placement import Placement
-from .served_model import Health, ServedModel, with_workers
+from .registration import AdapterOperation, Registration, Unloaded, not_loaded
+from .scaling import with_workers
+from .served_model import Health, ServedModel
 from .table import ModelTable
-
-T = TypeVar("T")
-
-
-@dataclass(eq=False)
-class _Registration:
-    """A model from `register` to `unregister`. `workers`: how many were asked for at run time, on each device."""
-
-    spec: ModelSpec
-    model: ServedModel
-    workers: int | None = None
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @property
-    def key(self) -> Key:
-        return self.spec.name, self.spec.version
-
-    async def unless_ended(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`, which is cancelled when the model is unregistered. Raises ModelLoadError then."""
-        name = self.spec.name
-        gone = ModelLoadError(f"model {name!r} was unregistered meanwhile, or the server is shutting down")
-        return await unless(self.ended, work, gone)
+from .trial_request import try_request
 
 
 class ModelRegistry:
@@ -67,6 +47,7 @@ class ModelRegistry:
     Args:
         read: reads a model's configuration, in a thread, after it has fetched the model where that is needed; raises
             ConfigError.
+        prepare: makes what a model's workers run with, and says how far it is; raises ServingError. None: nothing.
         turns: limits how many workers load at a time; None: no limit.
         drain_timeout_s: how many seconds the requests to workers that are removed get to finish.
         on_progress: called with each message of a worker that loads.
@@ -74,6 +55,7 @@ class ModelRegistry:
 
     Attributes:
         models: the registered models; it is changed here only.
+        read: see above.
     """
 
     def __init__(
@@ -83,6 +65,7 @@ class ModelRegistry:
         read: Callable[[ModelSpec], ModelConfig],
         *,
         default_model: str = "",
+        prepare: Callable[[ModelConfig, Callable[[Status], None]], Coroutine[Any, Any, ModelConfig]] | None = None,
         turns: asyncio.Semaphore | None = None,
         drain_timeout_s: float = 30.0,
         on_progress: Callable[[ServedModel, Status], None] = lambda _model, _status: None,
@@ -91,14 +74,15 @@ class ModelRegistry:
         self.models = ModelTable(default_model)
         self._metrics = metrics
         self._placement = placement
-        self._read = read
+        self.read = read
+        self._prepare = prepare
         self._turns = turns
         self._drain_timeout_s = drain_timeout_s
         self._on_progress = on_progress
         self._on_change = on_change
-        self._registrations: dict[Key, _Registration] = {}
-        self._unloaded: dict[str, list[_Registration]] = {}
-        self._running: list[ServedModel] = []
+        self._registrations: dict[Key, Registration] = {}
+        self._unloaded = Unloaded()
+        self._instances = Instances(drain_timeout_s)
         self._operations = Operations()
         self._closed = False
 
@@ -107,12 +91,12 @@ class ModelRegistry:
     @property
     def running(self) -> Sequence[ServedModel]:
         """All models that may have workers: also those whose last requests finish, and those that will take over."""
-        return list(self._running)
+        return self._instances.running
 
     @property
     def unloaded(self) -> Sequence[ServedModel]:
         """The models that `unload` has taken out of service, and that have not been registered again."""
-        return [gone.model for versions in self._unloaded.values() for gone in versions]
+        return [gone.model for gone in self._unloaded]
 
     def describe(self, name: str, version: str | None = None) -> Sequence[ModelDescription]:
         """A model's versions, in order of registration, or one of them.
@@ -120,17 +104,26 @@ class ModelRegistry:
         Raises:
             ModelNotFoundError: there is no such model.
         """
-        return [described(registration.spec, registration.model) for registration in self._find(name, version)]
+        return [registration.description for registration in self._find(name, version)]
 
     # ------------------------------------------------------------------------------------ operations
 
-    def register(self, spec: ModelSpec, known: ModelConfig | ConfigError | None = None) -> asyncio.Task[ServedModel]:
+    def register(
+        self,
+        spec: ModelSpec,
+        known: ModelConfig | ConfigError | None = None,
+        *,
+        at_startup: bool = False,
+        stays: bool = True,
+    ) -> asyncio.Task[ServedModel]:
         """Add a model: read its configuration and start its workers. The task is done when the first can answer.
 
-        A model that can't be read, or does not load, stays registered, as failed, until it is reloaded or unregistered.
+        A model that can't be read, or does not load, stays registered, as failed, until it is reloaded or unregistered;
+        without `stays` it does not.
 
         Args:
             known: what reading it has given, or why it can't be read; None: it is read now.
+            at_startup: whether the server begins with it.
 
         Raises:
             ModelConflictError: this version of the model is registered already.
@@ -154,20 +147,25 @@ class ModelRegistry:
             on_progress=self._on_progress,
             on_change=self._on_change,
         )
-        registration = self._registrations[key] = _Registration(spec, made)
-        self._forget_unloaded(key)
-        self.models.put(made)
-        return self._operations.begin(registration.key, self._register, registration, known)
+        registration = self._registrations[key] = Registration(spec, made, at_startup)
+        self._unloaded.discard(key)
+        self.models.put(made, at_startup=at_startup)
+        return self._operations.begin(registration.key, self._register, registration, known, stays)
 
-    def reload(self, name: str, version: str = "", spec: ModelSpec | None = None) -> asyncio.Task[ServedModel]:
-        """Read a model again, load it beside its present instance, and have that replaced once every worker is ready.
+    def reload(
+        self, name: str, version: str = "", spec: ModelSpec | None = None, *, keep_workers: bool = True
+    ) -> asyncio.Task[ServedModel]:
+        """Read a model again, load it beside its present instance, and have that replaced once the new one answers.
 
-        The present instance then answers what it has admitted, and ends. If the new one can't be read or does not load,
-        the present one stays, and the task raises the reason. One that has failed is replaced at once.
+        Every worker of the new one is ready then, and it has answered a request, see `trial_request`. The present
+        instance answers what it has admitted, and ends. If the new one can't be read, does not load or does not answer,
+        the present one stays, the task raises the reason, and `describe` shows it. One that has failed is replaced at
+        once.
 
         Args:
-            version: "" for the one that requests get that name no version.
+            version: "" for the one without a version, else the one that requests get that name none.
             spec: where the model is now, under the same name and version; None: where it was.
+            keep_workers: whether it keeps the number of workers that it was scaled to.
 
         Raises:
             ModelNotFoundError: there is no such model.
@@ -177,18 +175,20 @@ class ModelRegistry:
         self._check_open()
         registration = self._select(name, version)
         assert spec is None or (spec.name, spec.version) == registration.key
-        return self._operations.begin(registration.key, self._reload, registration, spec or registration.spec)
+        begin = self._operations.begin
+        return begin(registration.key, self._reload, registration, spec or registration.spec, keep_workers)
 
     def scale(
         self, name: str, version: str = "", *, min_workers: int, max_workers: int | None = None
     ) -> asyncio.Task[ServedModel]:
         """Have from `min_workers` to `max_workers` workers on each device: as many as now, if that is between the two.
 
-        Holds until the model is unregistered, also when it is reloaded. The task is done when new workers are ready,
-        and those that are removed have answered their calls. If a new one does not load, the number is what it was.
+        From then on, their number follows the load between the two. Holds until the model is unregistered, also when it
+        is reloaded. The task is done when new workers are ready, and those that are removed have answered their calls.
+        If a new one does not load, the numbers are what they were.
 
         Args:
-            version: "" for the one that requests get that name no version.
+            version: "" for the one without a version, else the one that requests get that name none.
             max_workers: None for `min_workers`.
 
         Raises:
@@ -208,39 +208,61 @@ class ModelRegistry:
             )
         return self._operations.begin(registration.key, self._scale, registration, min_workers, most)
 
+    def change_adapter(self, name: str, change: AdapterOperation) -> asyncio.Task[None]:
+        """Change an adapter of a model. Holds until the model is unregistered, also when it is reloaded.
+
+        Raises:
+            ModelNotFoundError, UnavailableError: there is no such model, or the server is shutting down.
+            ServingError: from the task, see `ServedModel.change_adapter`.
+        """
+        self._check_open()
+        found = self._select(name, "")
+        return self._operations.begin(found.key, found.change_adapter, change)
+
     def unregister(self, name: str, version: str | None = None) -> asyncio.Task[None]:
         """Remove a model, or one version of it: requests do not find it from now on.
 
         What was begun with it ends with a ModelLoadError. The task is done when the requests that it has are answered,
-        or have failed after `drain_timeout`, and its workers have ended.
+        or have failed after `drain_timeout`, and its workers have ended. One that `unload` has removed is forgotten.
 
         Raises:
             ModelNotFoundError: there is no such model.
         """
+        gone = [one for one in self._unloaded.versions(name) if version in (None, one.spec.version)]
+        for registration in gone:
+            self._unloaded.discard(registration.key)
+        if gone and not self.models.versions(name):
+            return self._unregister([])
         return self._unregister(self._find(name, version))
 
     async def load(self, name: str) -> None:
-        """Register every version of a model that `unload` has removed, and wait until each can answer.
+        """Load every version of a model: those that `unload` has removed, and, again, those that are there.
 
-        Versions that have failed are loaded again; versions that are registered otherwise are only waited for.
+        Those that load already are only waited for. The call returns when each can answer.
 
         Raises:
             ModelNotFoundError: the server does not know the model.
-            ModelLoadError: a version does not load; it stays registered, as failed.
+            ModelLoadError: a version does not load. It stays registered, as failed, or as it was.
         """
-        for gone in list(self._unloaded.get(name, ())):
+        begin = self._operations.begin
+        waiting: list[asyncio.Task[Any]] = []
+        for gone in self._unloaded.versions(name):
             self.register(gone.spec)
         if not (versions := self.models.versions(name)):
-            known = ", ".join([*self.models.names, *self._unloaded])
+            known = ", ".join([*self.models.names, *self._unloaded.names])
             raise ModelNotFoundError(f"there is no model {name!r} to load; the server knows {known or 'none'}")
         for model in versions:
-            if model.health is Health.FAILED:
-                self.reload(name, model.config.version)
-        begin, registrations = self._operations.begin, self._find(name, None)
-        waiting = [begin(one.key, self._wait_ready, one) for one in registrations]  # after what was begun above
+            if model.health is Health.PENDING:
+                registration = self._registrations[model.config.name, model.config.version]
+                waiting.append(begin(registration.key, registration.wait_ready))  # after what was begun above
+            else:
+                waiting.append(self.reload(name, model.config.version))
         await asyncio.wait(waiting)
         for version in waiting:
-            version.result()
+            try:
+                version.result()
+            except ConfigError as exc:
+                raise ModelLoadError(f"model {name!r} did not load: {exc.message}") from exc
 
     async def unload(self, name: str) -> None:
         """Unregister every version of a model, in such a way that `load` finds them again.
@@ -251,7 +273,7 @@ class ModelRegistry:
         if not self.models.versions(name):
             raise ModelNotFoundError(f"there is no model {name!r} to unload; {self.models.loaded}")
         registrations = self._find(name, None)
-        self._unloaded.setdefault(name, []).extend(registrations)
+        self._unloaded.add(registrations)
         await self._unregister(registrations)
 
     async def close(self) -> None:
@@ -264,44 +286,63 @@ class ModelRegistry:
 
     # ------------------------------------------------------------------------------------ inside
 
-    async def _register(self, registration: _Registration, known: ModelConfig | ConfigError | None) -> ServedModel:
-        if not isinstance(known, ModelConfig):
-            config = await self._config_of(registration, registration.spec, known)
-            self._put(registration, registration.model.successor(config))
-        return await self._load(registration)
+    async def _register(
+        self, registration: Registration, known: ModelConfig | ConfigError | None, stays: bool
+    ) -> ServedModel:
+        try:
+            with registration.busy("loading"):
+                config = await self._config_of(registration, registration.spec, known)
+                if config is not known:
+                    self._put(registration, registration.model.successor(config))
+                return await self._load(registration)
+        except ServingError:
+            if not stays and not registration.ended.is_set():
+                self._unregister([registration])
+            raise
 
-    async def _reload(self, registration: _Registration, spec: ModelSpec) -> ServedModel:
+    async def _reload(self, registration: Registration, spec: ModelSpec, keep_workers: bool) -> ServedModel:
+        workers = registration.workers
+        if not keep_workers:
+            registration.workers = None
+        try:
+            with registration.busy("reloading"):
+                return await self._replace(registration, spec)
+        except ServingError as exc:
+            registration.reload_failure, registration.workers = exc.message, workers
+            raise
+
+    async def _replace(self, registration: Registration, spec: ModelSpec) -> ServedModel:
         config = await self._config_of(registration, spec)
         old, new = registration.model, registration.model.successor(config)
+        registration.reload_failure = ""
         if old.health is Health.FAILED:
             registration.spec = spec
             self._put(registration, new)
-            await self._stop(old, _reason(old))
+            await self._instances.stop(old)
             return await self._load(registration)
-        self._start(new)
+        self._instances.start(new)
+        registration.successor = new
         try:
             await registration.unless_ended(new.loaded())
+            registration.now("answering a trial request")
+            await registration.unless_ended(try_request(new))
         except BaseException:
-            await self._stop(new, _reason(new))
+            await self._instances.stop(new)
             raise
-        registration.spec = spec
+        registration.spec, registration.successor = spec, None
         self._put(registration, new)
-        await self._retire(old)
+        registration.now("the one before it answers its last requests")
+        await self._instances.retire(old)
         return new
 
-    async def _scale(self, registration: _Registration, least: int, most: int) -> ServedModel:
+    async def _scale(self, registration: Registration, least: int, most: int) -> ServedModel:
         model = registration.model
-        workers = min(max(model.config.serving.min_workers, least), most)
-        await registration.unless_ended(model.scale(workers, self._drain_timeout_s))
-        registration.workers = workers
+        with registration.busy("scaling"):
+            await registration.unless_ended(model.scale(least, most, self._drain_timeout_s))
+        registration.workers = least, most
         return model
 
-    async def _wait_ready(self, registration: _Registration) -> None:
-        await registration.unless_ended(registration.model.settled.wait())
-        if not registration.model.ready:
-            raise _not_loaded(registration.model)
-
-    def _unregister(self, registrations: Sequence[_Registration]) -> asyncio.Task[None]:
+    def _unregister(self, registrations: Sequence[Registration]) -> asyncio.Task[None]:
         for registration in registrations:
             del self._registrations[registration.key]
             self.models.remove(registration.model)
@@ -309,80 +350,61 @@ class ModelRegistry:
         begin = self._operations.begin
         return self._operations.together([begin(one.key, self._end, one) for one in registrations])
 
-    async def _end(self, registration: _Registration) -> None:
-        await self._retire(registration.model)
+    async def _end(self, registration: Registration) -> None:
+        await self._instances.retire(registration.model)
+        if registration.key not in self._registrations:  # nor is another of its name
+            self._metrics.forget(*registration.key)
 
     async def _config_of(
-        self, registration: _Registration, spec: ModelSpec, known: ConfigError | None = None
+        self, registration: Registration, spec: ModelSpec, known: ModelConfig | ConfigError | None = None
     ) -> ModelConfig:
-        """The model's configuration. Where it can't be read, a model that has no other is FAILED."""
+        """The configuration of a model whose workers may start. If there is none, a model without another is FAILED."""
         try:
-            if known is not None:
+            if isinstance(known, ConfigError):
                 raise known
-            config = await registration.unless_ended(asyncio.to_thread(self._read, spec))
+            if known is None:
+                registration.now("reading its files")
+                known = await registration.unless_ended(asyncio.to_thread(self.read, spec))
+            config = known
+            if self._prepare is not None:
+                tell = registration.telling(self._on_progress)
+                config = await registration.unless_ended(self._prepare(config, tell))
         except BaseException as exc:
             if registration.model.health in (Health.PENDING, Health.FAILED) and not registration.ended.is_set():
                 registration.model.fail(exc.message if isinstance(exc, ServingError) else repr(exc))
             raise
-        return config if registration.workers is None else with_workers(config, registration.workers)
+        registration.now("")
+        return config if registration.workers is None else with_workers(config, *registration.workers)
 
-    async def _load(self, registration: _Registration) -> ServedModel:
+    async def _load(self, registration: Registration) -> ServedModel:
         """Start a registered model, and wait until it can answer."""
         model = registration.model
         if not registration.ended.is_set():
-            self._start(model)
+            self._instances.start(model)
         await registration.unless_ended(model.settled.wait())
         if model.health is Health.FAILED:
-            raise _not_loaded(model)
+            raise not_loaded(model)
         return model
 
-    def _start(self, model: ServedModel) -> None:
-        self._running.append(model)
-        model.start()
-
-    def _put(self, registration: _Registration, model: ServedModel) -> None:
+    def _put(self, registration: Registration, model: ServedModel) -> None:
         """Have requests answered by this instance from now on."""
         registration.model = model
         self.models.put(model)
-
-    async def _retire(self, model: ServedModel) -> None:
-        """Let an instance that gets no more requests answer those that it has, and end it."""
-        with suppress(TimeoutError):  # `stop` fails the remaining requests
-            async with asyncio.timeout(self._drain_timeout_s):
-                await model.pool.wait_idle()
-        await self._stop(model, _reason(model))
-
-    async def _stop(self, model: ServedModel, reason: str) -> None:
-        await model.stop(reason)
-        if model in self._running:
-            self._running.remove(model)
 
     def _check_open(self) -> None:
         if self._closed:
             raise UnavailableError("the server is shutting down")
 
-    def _select(self, name: str, version: str) -> _Registration:
+    def _select(self, name: str, version: str) -> Registration:
+        if (name, version) in self._registrations:
+            return self._registrations[name, version]
         config = self.models.select(name, version).config
         return self._registrations[config.name, config.version]
 
-    def _find(self, name: str, version: str | None) -> Sequence[_Registration]:
+    def _find(self, name: str, version: str | None) -> Sequence[Registration]:
         found = [self.models.select(name, version)] if version else self.models.versions(name)
         if version == "":
             found = [model for model in found if not model.config.version]
         if not found:
             raise ModelNotFoundError(f"there is no model {name!r}; {self.models.loaded}")
         return [self._registrations[model.config.name, model.config.version] for model in found]
-
-    def _forget_unloaded(self, key: Key) -> None:
-        left = [gone for gone in self._unloaded.pop(key[0], ()) if gone.key != key]
-        if left:
-            self._unloaded[key[0]] = left
-
-
-def _reason(model: ServedModel) -> str:
-    return f"model {model.config.name!r} is being unloaded"
-
-
-def _not_loaded(model: ServedModel) -> ModelLoadError:
-    cause = (model.failure.strip().splitlines() or ["its worker has ended"])[-1]  # a traceback's exception
-    return ModelLoadError(f"model {model.config.name!r} did not load: {cause}")

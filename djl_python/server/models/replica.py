@@ -20,7 +20,9 @@ import msgspec
 from ...core.errors import ModelLoadError
 from ...core.types import EngineInfo
 from ...ipc.channel import Channel
-from ...ipc.protocol import AnyMessage, Load, Status, Stop
+from ...ipc.protocol import AnyMessage, Done, Load, Status, Stop
+from .adapters.model import ModelAdapters
+from .adapters.worker import WorkerAdapters
 from .placement import Placement, ReplicaSpec, Started
 from .pool import Pool
 
@@ -45,7 +47,13 @@ class WorkerState(enum.StrEnum):
 
 
 class Owner(Protocol):
-    """Whose replica it is: hears what becomes of it."""
+    """Whose replica it is: hears what becomes of it.
+
+    Attributes:
+        adapters: those that a worker should have.
+    """
+
+    adapters: ModelAdapters
 
     def changed(self) -> None:
         """Its state has changed."""
@@ -72,9 +80,14 @@ class Replica:
     """One worker slot: the current worker, and its successors. Is the pool's `Worker` while it is ready.
 
     Attributes:
+        spare: whether the slot is given up when its worker ends, however that does.
         failure: why the slot was given up; "" if it was not.
+        no_memory: whether its last worker did not load because there was no memory for it.
         settled: set once a worker has been ready for the first time, or none will be.
+        adapters: those of the current worker.
         started_s: Unix time at which the current worker was started; 0.0 before the first.
+        progress: how far a worker that is not ready is; None: nothing is heard of it yet, or it is ready, or given up.
+        setback: how the worker before the current one ended, or why it did not load; "" once one is ready.
     """
 
     def __init__(
@@ -84,6 +97,8 @@ class Replica:
         pool: Pool,
         owner: Owner,
         turns: asyncio.Semaphore | None = None,
+        *,
+        spare: bool = False,
     ) -> None:
         """Nothing is started yet.
 
@@ -92,12 +107,18 @@ class Replica:
             turns: limits how many workers load at a time; None: no limit.
         """
         self.name, self.device = spec.name, spec.config.option.device
-        self.capacity, self.queries = 1, 0
+        self.spare = spare
+        self.capacity, self.at_once, self.queries = 1, 1, 0
         self.engine: EngineInfo | None = None
+        self.example = ""
         self.state = WorkerState.STARTING
         self.failure = ""
+        self.no_memory = False
         self.settled = asyncio.Event()
+        self.adapters = WorkerAdapters(owner.adapters.at_start, self.send)
         self.started_s = 0.0
+        self.progress: Status | None = None
+        self.setback = ""
         self._spec = spec
         self._placement = placement
         self._pool = pool
@@ -109,6 +130,7 @@ class Replica:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._catching_up: asyncio.Task[None] | None = None
         self._started: Started | None = None
         self._channel: Channel | None = None
         self._loaded: asyncio.Future[str] = self._loop.create_future()  # "", or why it did not load
@@ -133,7 +155,9 @@ class Replica:
 
     def said(self, message: AnyMessage) -> None:
         """Handle a message about no call: a ready worker that reports failure is about to exit: no more calls."""
-        if isinstance(message, Status) and message.state == "failed":
+        if isinstance(message, Done):
+            self.adapters.answered(message)
+        elif isinstance(message, Status) and message.state == "failed":
             self._leave("gave up")
 
     def hang_up(self, reason: str) -> None:
@@ -149,8 +173,8 @@ class Replica:
         """Keep a worker in this slot from now on, until `stop`, or until it cannot load."""
         self._task = asyncio.create_task(self._run())
 
-    async def retire(self, timeout_s: float) -> None:
-        """Stop, once the calls that the worker has are answered, or have failed after `timeout_s` seconds."""
+    async def retire(self, timeout_s: float | None) -> None:
+        """Stop, once the calls that the worker has are answered, or have failed after `timeout_s` seconds, if any."""
         self._retiring = True
         await self._pool.retire(self, timeout_s)
         await self.stop()
@@ -189,6 +213,11 @@ class Replica:
             life = await self._live()
             if self._ending:
                 break
+            if self.spare:
+                log.error("spare worker %s: %s", self.name, life.detail, extra=self._log_extra)
+                self.failure = life.detail
+                self._become(WorkerState.FAILED)
+                return
             if life.ready_s is None:
                 failed_loads += 1
                 if failed_loads > retries:
@@ -208,6 +237,8 @@ class Replica:
                 delay_s = _backoff(quick_deaths)
                 again = f"in {delay_s:g} s" if delay_s else "now"
                 log.error("worker %s %s; it starts again %s", self.name, life.detail, again, extra=self._log_extra)
+            self.setback = life.detail
+            self.progress = Status("loading", f"starting again in {delay_s:g} s")
             restarts += 1
             self._owner.restarted()
             with suppress(TimeoutError):
@@ -223,6 +254,7 @@ class Replica:
         """Run one worker, once it may load, until it is gone."""
         try:
             await self._take_turn()
+            self.progress = Status("loading", "starting its process")
             if self._ending:
                 return _Life(None, "it was stopped before it began")
             return await self._run_worker(await self._placement.start(self._spec))
@@ -237,6 +269,7 @@ class Replica:
             self.kill()  # `stop` was called before there was anything to kill
         self._killed = ""
         self._loaded, self._closed = self._loop.create_future(), asyncio.Event()
+        self.adapters = WorkerAdapters(self._owner.adapters.at_start, self.send)
         self._channel = Channel(self._on_messages, self._on_closed)
         await self._channel.attach(started.connection)
         self._channel.send(Load(msgspec.msgpack.encode(self._spec.config)))
@@ -281,6 +314,8 @@ class Replica:
         """Wait until this worker may load, or until `stop`."""
         if self._turns is None or self._was_ready:
             return
+        if self._turns.locked():
+            self.progress = Status("loading", "waiting until other workers have loaded")
         taken = asyncio.ensure_future(self._turns.acquire())
         stopped = asyncio.ensure_future(self._stopping.wait())
         await asyncio.wait((taken, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -303,21 +338,39 @@ class Replica:
         if self._ending:  # it gets no calls any more
             return
         for position, message in enumerate(messages):
+            if isinstance(message, Done):
+                self.adapters.answered(message)
             if not isinstance(message, Status):
                 continue
             if message.state == "ready":
-                self._was_ready = True
                 self.capacity, self.queries = max(1, message.capacity), message.queries
-                self.engine = message.engine
-                self._become(WorkerState.READY)
-                self._pool.add(self)
-                self._settle("")
-                self._pool.receive(self, messages[position + 1 :])
-                return
-            if message.state == "failed":
+                self.at_once = message.at_once or self.capacity
+                self.engine, self.example = message.engine, message.example
+                if self.adapters.lacks(self._owner.adapters):
+                    self._catching_up = asyncio.create_task(self._catch_up(self.adapters))
+                else:
+                    self._enter()
+                    self._pool.receive(self, messages[position + 1 :])
+                    return
+            elif message.state == "failed":
+                self.no_memory = message.no_memory
                 self._settle(message.detail or "the worker gave no reason")
             else:
+                self.progress = message
                 self._owner.loading(message)
+
+    async def _catch_up(self, adapters: WorkerAdapters) -> None:
+        """Have a worker that has loaded get the adapters that its model got since then; now it may have calls."""
+        await adapters.become(self._owner.adapters, even_so=True)
+        if adapters is self.adapters and not (self._ending or self._closed.is_set()):
+            self._enter()
+
+    def _enter(self) -> None:
+        """Have the worker get calls."""
+        self._was_ready = True
+        self._pool.add(self)  # first: its owner is to see whether calls still wait
+        self._become(WorkerState.READY)
+        self._settle("")
 
     def _settle(self, outcome: str) -> None:
         if not self._loaded.done():
@@ -325,6 +378,7 @@ class Replica:
 
     def _on_closed(self) -> None:
         self._closed.set()
+        self.adapters.lost()
         self._leave("has ended")
 
     def _leave(self, cause: str) -> None:
@@ -337,6 +391,9 @@ class Replica:
         self.state = state
         if state is not WorkerState.STARTING:
             self.settled.set()
+            self.progress = None
+        if state is WorkerState.READY:
+            self.setback = ""
         self._owner.changed()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import itertools
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -15,15 +16,20 @@ from dataclasses import replace
 
 import msgspec
 
-from ...config import ModelConfig, devices_of
-from ...core.errors import ModelLoadError, UnavailableError
+from ...config import ModelConfig, bounds_of
+from ...core.errors import ModelLoadError, UnavailableError, load_error
 from ...core.types import EngineInfo
 from ...dialects.shared.base import ModelStatus, RequestCounts
 from ...ipc.protocol import Status
 from ..metrics import ModelMetrics
+from .adapters.adapter import Adapter, sources_of
+from .adapters.model import ModelAdapters
 from .placement import Placement, ReplicaSpec
 from .pool import Pool
 from .replica import Replica, WorkerState
+from .scaling import WorkerLoad, on_device, scaling_of, with_workers, worker_configs
+
+log = logging.getLogger(__name__)
 
 
 class Health(enum.StrEnum):
@@ -41,10 +47,12 @@ class ServedModel:
     `on_progress` is called with each loading message, `on_change` when a worker's state has changed.
 
     Attributes:
-        replicas: the workers that it should have; without those that scaling down has removed.
+        replicas: the workers that it should always have; without those that scaling down has removed.
+        spares: those that it has while there is much to do. Nothing is made of their failure.
         registered_s: Unix time of its registration.
         settled: set once the model has loaded, failed to load, or been stopped.
         tally: counts of its requests by outcome.
+        adapters: those that it should have; `config.adapters` are those that requests may name.
     """
 
     def __init__(
@@ -65,8 +73,18 @@ class ServedModel:
         self.config = config
         self.metrics = metrics
         self.log_extra = {"model": config.label}
-        self.pool = Pool(config.name, config.serving.job_queue_size, config.option.predict_timeout, metrics)
+        self.pool = Pool(
+            config.name,
+            config.serving.job_queue_size,
+            config.option.predict_timeout,
+            metrics,
+            self._adapt,
+            config.serving.batch_share,
+            config.serving.batch_busy_share,
+        )
+        self.adapters = ModelAdapters(config.adapters)
         self.replicas: list[Replica] = []
+        self.spares: list[Replica] = []
         self.registered_s = time.time()
         self.settled = asyncio.Event()
         self.tally = RequestCounts()
@@ -77,6 +95,11 @@ class ServedModel:
         self._broken = ""
         self._was_ready = False
         self._removed: list[Replica] = []  # by scaling down, and perhaps not gone yet
+        self._scaling = scaling_of(config)
+        self._adapts = False  # whether the number of workers follows the load
+        self._being_scaled = False  # and not for the time being
+        self._timer: asyncio.TimerHandle | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
         self._names: set[str] = set()  # of another instance's workers
         self._counted: Counter[WorkerState] = Counter()  # as added to the metrics
 
@@ -91,6 +114,8 @@ class ServedModel:
             on_change=self._on_change,
         )
         made._names = {replica.name for replica in self._all}
+        made.adapters.take_over(self.adapters)
+        made._show_adapters()
         return made
 
     def start(self, most: int | None = None) -> None:
@@ -98,6 +123,7 @@ class ServedModel:
         self.replicas = []
         for config in worker_configs(self.config)[:most]:
             self.replicas.append(self._replica(config))
+        self._adapts = most is None
         self.changed()
         for replica in self.replicas:
             replica.start()
@@ -115,10 +141,11 @@ class ServedModel:
         """
         await _all_ready(self.replicas)
 
-    async def scale(self, workers: int, drain_timeout_s: float) -> None:
-        """Have so many workers on each device. New ones are waited for; removed ones first finish their calls.
+    async def scale(self, least: int, most: int, drain_timeout_s: float) -> None:
+        """Have so many workers on each device, those that are more than `least` as long as there is much to do.
 
-        Workers that have failed are removed, and others take their places.
+        New ones are waited for; removed ones first finish their calls. Workers that have failed are removed, and others
+        take their places.
 
         Args:
             drain_timeout_s: how many seconds a removed worker's calls get to finish.
@@ -129,18 +156,19 @@ class ServedModel:
         """
         if self._broken:
             raise ModelLoadError(self._broken)
-        before = self.config
-        self.config = with_workers(before, workers)
-        spare = sorted(
-            (one for one in self.replicas if one.state in (WorkerState.READY, WorkerState.STARTING)),
-            key=lambda one: one.state is not WorkerState.READY,
+        before, spares = self.config, self.spares
+        self.config, self._being_scaled = with_workers(before, least, most), True
+        left = sorted(
+            self._able,
+            key=lambda one: (one.state is not WorkerState.READY, one.spare),
         )
         kept, added = [], []
         for config in worker_configs(self.config):
-            found = next((one for one in spare if one.device == config.option.device), None)
+            found = next((one for one in left if one.device == config.option.device), None)
             if found is not None:
-                spare.remove(found)
+                left.remove(found)
                 kept.append(found)
+                found.spare = False
             else:
                 added.append(self._replica(config))
                 self.replicas.append(added[-1])  # so that the next has another name
@@ -151,15 +179,46 @@ class ServedModel:
             await _all_ready(added)
         except ModelLoadError:
             self.config = before
+            for one in spares:
+                one.spare = True
             await self._remove(added, drain_timeout_s)
             raise
-        await self._remove([one for one in self.replicas if one not in kept and one not in added], drain_timeout_s)
+        else:
+            room = {device: most - least for device, (least, most) in bounds_of(self.config).items()}
+            removed = [one for one in self.workers if one not in kept and one not in added]
+            self.replicas, self.spares = [*kept, *added], []
+            for one in left:
+                if one in removed and room[one.device] > 0:
+                    room[one.device] -= 1
+                    one.spare = True
+                    self.spares.append(one)
+            self._scaling = scaling_of(self.config)
+            await self._remove([one for one in removed if one not in self.spares], drain_timeout_s)
+        finally:
+            self._being_scaled = False
+            self._adapt()
+
+    async def change_adapter(self, name: str, now: Adapter | None) -> None:
+        """Have all workers get an adapter, another one of this name, or (None) none of this name.
+
+        One that goes is refused at once, and gone when its requests are answered. Raises ServingError if a worker
+        refuses it, or has ended, or none is ready: all is as it was.
+        """
+        ready = [one.adapters for one in self.workers if one.state is WorkerState.READY]
+        if now is None:
+            self._show_adapters(without=name)
+        try:
+            await self.adapters.change(ready, name, now)
+        finally:
+            self._show_adapters()
 
     async def stop(self, reason: str = "the server is shutting down") -> None:
         """End the workers. Calls that are still waiting or in flight fail first, with `reason`."""
+        self._adapts = False
+        self._adapt()
         self.pool.refusal = reason
         self.pool.fail_all(UnavailableError(self.pool.refusal), "shutdown")
-        await asyncio.gather(*(replica.stop() for replica in self._all))
+        await asyncio.gather(*(replica.stop() for replica in self._all), *self._leaving)
         self._count(Counter())
         self.settled.set()  # loading need not be waited for any more
 
@@ -169,9 +228,14 @@ class ServedModel:
             replica.kill()
 
     @property
+    def workers(self) -> list[Replica]:
+        """All workers, without those that scaling down has removed."""
+        return [*self.replicas, *self.spares]
+
+    @property
     def ready(self) -> bool:
         """Whether a worker can answer now."""
-        return any(replica.state is WorkerState.READY for replica in self.replicas)
+        return any(replica.state is WorkerState.READY for replica in self.workers)
 
     @property
     def health(self) -> Health:
@@ -181,7 +245,7 @@ class ServedModel:
         states = {replica.state for replica in self.replicas}
         if states == {WorkerState.READY}:
             return Health.HEALTHY
-        if states == {WorkerState.FAILED}:
+        if states == {WorkerState.FAILED} and not self.ready:
             return Health.FAILED
         return Health.UNHEALTHY if self._was_ready else Health.PENDING
 
@@ -191,10 +255,20 @@ class ServedModel:
         return self._broken or next((replica.failure for replica in self.replicas if replica.failure), "")
 
     @property
+    def no_memory(self) -> bool:
+        """Whether that is why it has failed."""
+        return any(replica.failure and replica.no_memory for replica in self.replicas)
+
+    @property
     def engine(self) -> EngineInfo | None:
         """What runs the model, in the first worker that is ready and has an engine."""
-        ready = (replica.engine for replica in self.replicas if replica.state is WorkerState.READY)
+        ready = (replica.engine for replica in self.workers if replica.state is WorkerState.READY)
         return next((engine for engine in ready if engine is not None), None)
+
+    @property
+    def example(self) -> str:
+        """A JSON body that the model answers; "" where its handler says none."""
+        return next((replica.example for replica in self.replicas if replica.example), "")
 
     @property
     def status(self) -> ModelStatus:
@@ -203,7 +277,7 @@ class ServedModel:
             config=self.config,
             ready=self.ready,
             failed=self.health is Health.FAILED,
-            workers=sum(replica.state is WorkerState.READY for replica in self.replicas),
+            workers=sum(replica.state is WorkerState.READY for replica in self.workers),
             registered_s=self.registered_s,
             in_flight=self.pool.in_flight,
             queued=self.pool.queued,
@@ -217,6 +291,9 @@ class ServedModel:
 
     def changed(self) -> None:
         """Apply a change of a worker's state to metrics, pool and `settled`, and call `on_change`."""
+        for gone in [one for one in self.spares if one.state is WorkerState.FAILED]:
+            self.spares.remove(gone)
+            self._scaling.failed(gone.device, time.monotonic())
         self._was_ready = self._was_ready or self.ready
         self._count(Counter(replica.state for replica in self._all))
         if self.health is Health.FAILED:
@@ -225,6 +302,7 @@ class ServedModel:
         self._on_change(self)
         if self.health is not Health.PENDING:
             self.settled.set()
+        self._adapt()
 
     def loading(self, status: Status) -> None:
         """A worker that loads tells how far it is."""
@@ -237,17 +315,66 @@ class ServedModel:
     @property
     def _all(self) -> list[Replica]:
         """The workers, and those that may be ending."""
-        return [*self.replicas, *self._removed]
+        return [*self.workers, *self._removed]
 
-    def _replica(self, config: ModelConfig) -> Replica:
+    def _adapt(self) -> None:
+        """Start and end spare workers, as the load says, and see again in time."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._adapts or self._being_scaled or self._scaling.fixed:
+            return
+        now_s, (waiting, since_s) = time.monotonic(), self.pool.waiting
+        decision = self._scaling.decide(now_s, waiting, since_s, [self._load_of(one) for one in self._able])
+        for device in decision.grow:
+            one = self._replica(on_device(self.config, device), spare=True)
+            log.info("worker %s is added: %d requests wait", one.name, waiting, extra=self.log_extra)
+            self.spares.append(one)
+            one.start()
+        for one in [one for one in self.spares if one.name in decision.shrink]:
+            log.info("worker %s goes: it has nothing to do", one.name, extra=self.log_extra)
+            self._withdraw([one])
+            leaving = asyncio.create_task(self._let_go([one], None))
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
+        self._count(Counter(replica.state for replica in self._all))
+        if decision.again_s is not None:
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, decision.again_s - now_s), self._adapt)
+
+    @property
+    def _able(self) -> list[Replica]:
+        """The workers that can answer, or will."""
+        return [one for one in self.workers if one.state in (WorkerState.READY, WorkerState.STARTING)]
+
+    def _load_of(self, one: Replica) -> WorkerLoad:
+        ready, idle_since_s = one.state is WorkerState.READY, self.pool.idle_since(one)
+        return WorkerLoad(one.name, one.device, one.spare, ready, idle_since_s)
+
+    def _show_adapters(self, without: str = "") -> None:
+        """Have requests find the adapters that there are."""
+        sources = sources_of(self.adapters.wanted)
+        sources.pop(without, None)
+        self.config = msgspec.structs.replace(self.config, adapters=sources)
+
+    def _replica(self, config: ModelConfig, *, spare: bool = False) -> Replica:
+        config = msgspec.structs.replace(config, adapters=sources_of(self.adapters.at_start))
         taken = self._names | {replica.name for replica in self._all}
         name = next(name for name in map(str, itertools.count()) if name not in taken)
-        return Replica(ReplicaSpec(name, config), self._placement, self.pool, self, self._turns)
+        return Replica(ReplicaSpec(name, config), self._placement, self.pool, self, self._turns, spare=spare)
 
     async def _remove(self, replicas: Sequence[Replica], drain_timeout_s: float) -> None:
-        self.replicas = [one for one in self.replicas if one not in replicas]
-        self._removed += replicas
+        self._withdraw(replicas)
         self.changed()
+        await self._let_go(replicas, drain_timeout_s)
+
+    def _withdraw(self, replicas: Sequence[Replica]) -> None:
+        """Count these no longer among the workers that there should be."""
+        self.replicas = [one for one in self.replicas if one not in replicas]
+        self.spares = [one for one in self.spares if one not in replicas]
+        self._removed += replicas
+
+    async def _let_go(self, replicas: Sequence[Replica], drain_timeout_s: float | None) -> None:
+        """End workers that have been withdrawn, once their calls are answered."""
         await asyncio.gather(*(replica.retire(drain_timeout_s) for replica in replicas))
         self._removed = [one for one in self._removed if one not in replicas]
         self.changed()
@@ -263,7 +390,7 @@ async def _all_ready(replicas: Sequence[Replica]) -> None:
     await asyncio.gather(*(replica.settled.wait() for replica in replicas))
     for replica in replicas:
         if replica.state in (WorkerState.FAILED, WorkerState.STOPPED):
-            raise ModelLoadError(replica.failure or "it was stopped before it had loaded")
+            raise load_error(replica.failure or "it was stopped before it had loaded", no_memory=replica.no_memory)
 
 
 def counted(tally: RequestCounts, status: int, duration_s: float) -> RequestCounts:
@@ -273,17 +400,3 @@ def counted(tally: RequestCounts, status: int, duration_s: float) -> RequestCoun
             tally, succeeded=tally.succeeded + 1, succeeded_s=tally.succeeded_s + duration_s, last_s=time.time()
         )
     return replace(tally, failed=tally.failed + 1, failed_s=tally.failed_s + duration_s, last_s=time.time())
-
-
-def worker_configs(config: ModelConfig) -> list[ModelConfig]:
-    """One configuration for each worker: `minWorkers` of them for every device that is named."""
-    return [
-        msgspec.structs.replace(config, option=msgspec.structs.replace(config.option, device=device))
-        for device in devices_of(config)
-        for _ in range(config.serving.min_workers)
-    ]
-
-
-def with_workers(config: ModelConfig, workers: int) -> ModelConfig:
-    """The configuration with so many workers on each device."""
-    return msgspec.structs.replace(config, serving=msgspec.structs.replace(config.serving, min_workers=workers))

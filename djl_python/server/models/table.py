@@ -16,10 +16,18 @@ class ModelTable:
 
     def __init__(self, default_model: str = "") -> None:
         self._default_model = default_model
+        self._at_startup: set[str] = set()
         self._by_name: dict[str, dict[str, ServedModel]] = {}
 
-    def put(self, model: ServedModel) -> None:
-        """Add a model, in the place of the one that has its name and version, if there is one."""
+    def put(self, model: ServedModel, *, at_startup: bool = False) -> None:
+        """Add a model, in the place of the one that has its name and version, if there is one.
+
+        Args:
+            at_startup: whether the server began with it. Those that come later take no requests from the only one that
+                was there: which name none, as in DJL.
+        """
+        if at_startup:
+            self._at_startup.add(model.config.name)
         self._by_name.setdefault(model.config.name, {})[model.config.version] = model
 
     def remove(self, model: ServedModel) -> None:
@@ -28,6 +36,7 @@ class ModelTable:
         del versions[model.config.version]
         if not versions:
             del self._by_name[model.config.name]
+            self._at_startup.discard(model.config.name)
 
     def __iter__(self) -> Iterator[ServedModel]:
         for versions in self._by_name.values():
@@ -76,6 +85,13 @@ class ModelTable:
             raise ModelNotFoundError(f"model {name!r} has no version {version!r}; its versions: {known}")
         return versions[version]
 
+    def with_adapter(self, name: str) -> str:
+        """The name of the model that has a LoRA adapter of this name, if no model has the name itself; else `name`."""
+        if name in self._by_name:
+            return name
+        owners = (model.config.name for model in self if name in model.config.adapters)
+        return next(owners, name)
+
     @property
     def loaded(self) -> str:
         """The names of the models, for messages."""
@@ -86,6 +102,8 @@ class ModelTable:
             return next(iter(self._by_name))
         if self._default_model:
             return self._default_model
+        if len(first := self._at_startup & self._by_name.keys()) == 1:
+            return next(iter(first))
         if not self._by_name:
             raise ModelNotFoundError("no model is loaded")
         raise ModelNotNamedError(f"Parameter model_name is required: {self.loaded}")

@@ -22,6 +22,23 @@ from . import pipelines
 _BROKEN: Final = (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
 
 
+#: Files that tokenizers are made of.
+_VOCABULARIES: Final = ("tokenizer.json", "vocab*", "*.model", "*.tiktoken", "tekken.json")
+
+
+def check_tokenizer(path: Path) -> None:
+    """Refuse a checkpoint without a tokenizer's files, or with broken JSON in them.
+
+    Raises:
+        ModelLoadError: says which.
+    """
+    files = TokenizerFiles.read(path)
+    if "auto_map" not in files.config and not any(next(path.glob(pattern), None) for pattern in _VOCABULARIES):
+        raise ModelLoadError(
+            f"{path}: there is no tokenizer: expected tokenizer.json, or the files that transformers makes it of"
+        )
+
+
 class TokenizerFiles(msgspec.Struct, frozen=True):
     """The tokenizer's files in a checkpoint's directory. `tokenizer` is the bytes of tokenizer.json, or b""."""
 
@@ -136,6 +153,19 @@ def _chat_templates(path: Path, configured: Any) -> dict[str, str]:
     return named_templates(read_json_object(processors).get("chat_template"), processors) or named_templates(
         configured, path / "tokenizer_config.json"
     )
+
+
+def chosen_template(value: str, model_dir: Path) -> dict[str, str]:
+    """The templates of `option.chat_template`: a file, relative to the model's directory, or a template itself.
+
+    Raises:
+        ModelLoadError: there is no such file, or it can't be read.
+    """
+    if any(mark in value for mark in "{}\n"):
+        return {"default": value}
+    if not (file := model_dir / value).is_file():
+        raise ModelLoadError(f"option.chat_template={value}: there is no file {file}, and it is no template itself")
+    return {"default": _text(file)}
 
 
 def _text(file: Path) -> str:

@@ -90,26 +90,63 @@ class JsonParser(SyntaxParser):
 class HermesParser(JsonParser):
     """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, any number of times, between text. Hermes, Qwen."""
 
-    _START: Final = "<tool_call>"
-    _END: Final = "</tool_call>"
-    markers = (_START, _END)
+    starts: ClassVar[tuple[str, ...]] = ("<tool_call>",)
+    ends: ClassVar[tuple[str, ...]] = ("</tool_call>",)
+    markers: tuple[str, ...] = ("<tool_call>", "</tool_call>")
+
+    def __init__(self, use: ToolUse) -> None:
+        super().__init__(use)
+        self.marks = self.starts + self.ends
 
     def _begin(self) -> bool:
         self._among_calls = False
-        return bool(self._begin_after((self._START,), (self._END,))) and self._read(CallReader(), self._close)
+        return bool(self._begin_after(self.starts, self.ends)) and self._opened()
+
+    def _opened(self) -> bool:
+        """The state after a mark that begins a call."""
+        return self._read(CallReader(), self._close)
 
     def _close(self) -> bool:
         self._among_calls = True
-        self._text = self._text.lstrip(string.whitespace + "}]")  # Qwen has been seen to write a brace too many
+        # Qwen has been seen to write a brace too many, and DeepSeek V3 writes the end of a code block.
+        self._text = self._text.lstrip(string.whitespace + "}]`")
         self._raw = ""
         if self._text.startswith("{"):  # another call: Qwen has been seen to write several between two tags
             return self._read(CallReader(), self._close)
-        if self._text.startswith(self._END):
-            self._text = self._text.removeprefix(self._END)
-        elif self._END.startswith(self._text):
+        if end := next((mark for mark in self.ends if self._text.startswith(mark)), ""):
+            self._text = self._text.removeprefix(end)
+        elif any(mark.startswith(self._text) for mark in self.ends):
             return False
         self._state = self._begin
         return True
+
+
+class LongCatParser(HermesParser):
+    """The same between `<longcat_tool_call>` and `</longcat_tool_call>`."""
+
+    starts, ends = ("<longcat_tool_call>",), ("</longcat_tool_call>",)
+    markers = starts + ends
+
+
+class InternLmParser(HermesParser):
+    """The same between `<|action_start|><|plugin|>` and `<|action_end|>`. InternLM 2.5 and 3."""
+
+    starts, ends = ("<|action_start|><|plugin|>",), ("<|action_end|>",)
+    markers = ("<|action_start|>", "<|plugin|>", "<|action_end|>")
+
+
+class Granite20bParser(HermesParser):
+    """The same after `<function_call>`. Granite 20B for function calling."""
+
+    starts, ends = ("<function_call>",), ()
+    markers = starts
+
+
+class GigaChatParser(HermesParser):
+    """The same after `function call<|role_sep|>`, before which `<|message_sep|>` ends the content. GigaChat 3."""
+
+    starts, ends = ("<|message_sep|>\n\nfunction call<|role_sep|>", "function call<|role_sep|>"), ()
+    markers = ("<|message_sep|>", "<|role_sep|>")
 
 
 class Llama3JsonParser(JsonParser):

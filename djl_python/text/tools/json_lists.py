@@ -1,4 +1,4 @@
-"""Tool calls in a JSON array after a mark: Mistral's, Granite 3's and Phi-4-mini's. Runs in the worker."""
+"""Tool calls in a JSON array after a mark: Mistral's, Granite 3's, Phi-4-mini's and others'. Runs in the worker."""
 
 from __future__ import annotations
 
@@ -67,6 +67,13 @@ class Phi4MiniParser(ListParser):
     ends = ("<|/tool_call|>",)
     markers = ("<|tool_call|>", "<|/tool_call|>")
     marks = starts + ends
+
+
+class TaggedListParser(ListParser):
+    """`<tool_calls>[...]</tool_calls>`, or an object in each line there. Jamba, Hunyuan A13B; MiniMax M1."""
+
+    starts, ends = ("<tool_calls>",), ("</tool_calls>",)
+    markers = starts + ends
 
 
 class MistralParser(ListParser):

@@ -20,20 +20,44 @@ from ...formats.json_schema import closed
 TOOL_PARSERS: Final = {
     "hermes": "djl_python.text.tools.json_calls:HermesParser",
     "qwen": "djl_python.text.tools.json_calls:HermesParser",
-    "llama3_json": "djl_python.text.tools.json_calls:Llama3JsonParser",
+    **dict.fromkeys(("llama3_json", "llama4_json"), "djl_python.text.tools.json_calls:Llama3JsonParser"),
     "mistral": "djl_python.text.tools.json_lists:MistralParser",
     "granite": "djl_python.text.tools.json_lists:GraniteParser",
     "phi4_mini_json": "djl_python.text.tools.json_lists:Phi4MiniParser",
     "pythonic": "djl_python.text.tools.pythonic:PythonicParser",
+    "llama4_pythonic": "djl_python.text.tools.pythonic:PythonicParser",
     "lfm2": "djl_python.text.tools.pythonic:Lfm2Parser",
     "olmo3": "djl_python.text.tools.pythonic:Olmo3Parser",
+    "longcat": "djl_python.text.tools.json_calls:LongCatParser",
+    "internlm": "djl_python.text.tools.json_calls:InternLmParser",
+    "granite-20b-fc": "djl_python.text.tools.json_calls:Granite20bParser",
+    "gigachat3": "djl_python.text.tools.json_calls:GigaChatParser",
+    **dict.fromkeys(("jamba", "hunyuan_a13b", "minimax"), "djl_python.text.tools.json_lists:TaggedListParser"),
+    **dict.fromkeys(("deepseek_v3", "deepseek_v31"), "djl_python.text.tools.named_calls:DeepSeekParser"),
+    "kimi_k2": "djl_python.text.tools.named_calls:KimiK2Parser",
+    **dict.fromkeys(("qwen3_coder", "qwen3_xml"), "djl_python.text.tools.tagged_calls:QwenXmlParser"),
+    "seed_oss": "djl_python.text.tools.tagged_calls:SeedOssParser",
+    **dict.fromkeys(("glm45", "glm47"), "djl_python.text.tools.tagged_calls:GlmParser"),
+    "minimax_m2": "djl_python.text.tools.tagged_calls:MiniMaxM2Parser",
+    "step3": "djl_python.text.tools.tagged_calls:Step3Parser",
+    "functiongemma": "djl_python.text.tools.tagged_calls:FunctionGemmaParser",
 }
 
-#: A text in a chat template -> the syntax that it asks the model for. The first text found counts; None is a syntax
-#: that resembles another one and has no parser here.
-_SIGNS: Final[tuple[tuple[str, str | None], ...]] = (
-    ("<function=", None),
-    ("<arg_key>", None),
+#: A text in a chat template -> the syntax that it asks the model for. The first text found counts.
+_SIGNS: Final = (
+    ("<seed:tool_call>", "seed_oss"),
+    ("<function=", "qwen3_coder"),
+    ("<arg_key>", "glm45"),
+    ("<minimax:tool_call>", "minimax_m2"),
+    ("<steptml:invoke", "step3"),
+    ("<longcat_tool_call>", "longcat"),
+    ("<｜tool▁call▁begin｜>", "deepseek_v3"),
+    ("<|tool_calls_section_begin|>", "kimi_k2"),
+    ("<start_function_call>", "functiongemma"),
+    ("function call<|role_sep|>", "gigachat3"),
+    ("<|action_start|>", "internlm"),
+    ("<function_call>", "granite-20b-fc"),
+    ("<tool_calls>", "jamba"),
     # Granite 3.1's first template has a list after Hermes' tag; 4's is Hermes'.
     ("<tool_call> followed by a JSON list", "granite"),
     ("<tool_call>", "hermes"),

@@ -5,7 +5,6 @@ Calls are passed on when the list is complete, because only then can they be tur
 
 from __future__ import annotations
 
-import abc
 import ast
 import json
 import re
@@ -13,11 +12,10 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
-from ...core.types import FinishReason, ToolUse
+from ...core.types import ToolUse
 from ..well_formed import well_formed
 from .call_reader import CallReader
-from .parser import ParsedText
-from .syntax import SyntaxParser
+from .syntax import BlockParser, SyntaxParser
 
 #: The name of a tool or an argument, which need not be one in Python: "get-weather", "from".
 _NAME: Final = r"[^\W\d][\w.-]*"
@@ -132,64 +130,27 @@ class PythonicParser(SyntaxParser):
         return True
 
 
-class PythonicBlockParser(SyntaxParser):
-    """Calls between two marks, any number of times, between text; the last mark may be missing at the end."""
-
-    start: ClassVar[str]
-    end: ClassVar[str]
-
-    def finish(self, reason: FinishReason) -> ParsedText:
-        if self._state == self._in_block and reason is not FinishReason.LENGTH:
-            self._close_block(len(self._text), "")
-        return super().finish(reason)
-
-    def _begin(self) -> bool:
-        if not self._begin_after((self.start,), (self.end,)):
-            return False
-        self._state = self._in_block
-        return True
-
-    def _in_block(self) -> bool:
-        at = self._text.find(self.end)
-        return at >= 0 and self._close_block(at, self.end)
-
-    def _close_block(self, at: int, end: str) -> bool:
-        """Hear the calls in the first `at` characters, after which `end` comes."""
-        calls = self._calls_of(self._text[:at].strip())
-        self._hold(at + len(end))
-        if not calls:
-            self._release()
-        for name, arguments in calls or ():
-            self._call(name, arguments)
-        self._state = self._begin
-        return True
-
-    @abc.abstractmethod
-    def _calls_of(self, block: str) -> list[tuple[str, str]] | None:
-        """Names and arguments (as JSON) of a block's calls; None: it has something else."""
-
-
-class Lfm2Parser(PythonicBlockParser):
+class Lfm2Parser(BlockParser):
     """`<|tool_call_start|>[f(x=1), g()]<|tool_call_end|>`, or a JSON array there, for which one can ask. LFM2, LFM2.5.
 
     Source: Liquid's documentation of tool use.
     """
 
-    start, end = "<|tool_call_start|>", "<|tool_call_end|>"
-    markers = (start, end)
+    blocks: ClassVar = {"<|tool_call_start|>": "<|tool_call_end|>"}
+    markers = ("<|tool_call_start|>", "<|tool_call_end|>")
 
     def _calls_of(self, block: str) -> list[tuple[str, str]] | None:
         return _python_calls(block) or _json_calls(block)
 
 
-class Olmo3Parser(PythonicBlockParser):
+class Olmo3Parser(BlockParser):
     """`<function_calls>f(x=1)`, a line for each call, `</function_calls>`. Olmo 3.
 
     Source: the chat template of Olmo-3-7B-Instruct.
     """
 
-    start, end = "<function_calls>", "</function_calls>"
-    markers = (start, end)
+    blocks: ClassVar = {"<function_calls>": "</function_calls>"}
+    markers = ("<function_calls>", "</function_calls>")
 
     def _calls_of(self, block: str) -> list[tuple[str, str]] | None:
         listed = _STRING_OR_NEXT_CALL.sub(lambda found: found["string"] or "),", block)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 from ...core.types import FinishReason, ToolCallDelta, ToolUse
 from .parser import ParsedText, ToolParser
@@ -108,6 +109,53 @@ class SyntaxParser(ToolParser):
         """Hold leading white space; whether any other text follows."""
         self._hold(len(self._text) - len(self._text.lstrip()))
         return bool(self._text)
+
+
+class BlockParser(SyntaxParser):
+    """Calls between two marks, any number of times, between text; the last mark may be missing at the end.
+
+    Calls are passed on when the block is complete, because only then can they be turned into JSON.
+    """
+
+    #: The mark that begins a block -> the mark that ends it.
+    blocks: ClassVar[Mapping[str, str]]
+
+    def __init__(self, use: ToolUse) -> None:
+        super().__init__(use)
+        self._opening = ""
+        self.marks = (*self.blocks, *self.blocks.values())
+
+    def finish(self, reason: FinishReason) -> ParsedText:
+        if self._state == self._in_block and reason is not FinishReason.LENGTH:
+            self._close_block(len(self._text), "")
+        return super().finish(reason)
+
+    def _begin(self) -> bool:
+        self._opening = self._begin_after(tuple(self.blocks), tuple(self.blocks.values()))
+        if not self._opening:
+            return False
+        self._state = self._in_block
+        return True
+
+    def _in_block(self) -> bool:
+        end = self.blocks[self._opening]
+        at = self._text.find(end)
+        return at >= 0 and self._close_block(at, end)
+
+    def _close_block(self, at: int, end: str) -> bool:
+        """Hear the calls in the first `at` characters, after which `end` comes."""
+        calls = self._calls_of(self._text[:at].strip())
+        self._hold(at + len(end))
+        if not calls:
+            self._release()
+        for name, arguments in calls or ():
+            self._call(name, arguments)
+        self._state = self._begin
+        return True
+
+    @abc.abstractmethod
+    def _calls_of(self, block: str) -> list[tuple[str, str]] | None:
+        """Names and arguments (as JSON) of a block's calls; None: it has something else."""
 
 
 def _overlap(text: str, marker: str) -> int:

@@ -135,16 +135,19 @@ def test_tool_calls() -> None:
         (None, True, True, "application/jsonlines"),
         ("json_chat", None, False, "application/json"),
         ("json_chat", True, False, "application/jsonlines"),
-        ("jsonlines_chat", None, False, "application/jsonlines"),
+        ("jsonlines_chat", None, False, "application/json"),
         ("jsonlines_chat", False, False, "application/json"),
-        ("sse_chat", None, False, "text/event-stream"),
+        ("sse_chat", None, False, "application/json"),
         ("sse_chat", True, False, "text/event-stream"),
         ("sse_chat", False, False, "application/json"),
         ("sse", True, False, "text/event-stream"),
-        ("jsonlines", None, False, "application/jsonlines"),
+        ("sse", None, True, "application/json"),
+        ("jsonlines", None, False, "application/json"),
+        ("jsonlines", True, False, "application/jsonlines"),
     ],
 )
 def test_framing(option: str | None, stream: bool | None, tgi: bool, expected: str) -> None:
+    """The option says how a chat is streamed, never that it is."""
     formatter = chat({"stream": stream}, output_formatter=option, tgi_compat=tgi)
     assert formatter.headers["content-type"] == expected
     assert formatter.stream is (expected != "application/json")

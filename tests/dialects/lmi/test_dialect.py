@@ -322,11 +322,18 @@ def test_what_has_no_effect_is_named_in_a_header() -> None:
     assert len(many.requests[0].ignored) == 999
 
 
-def adapted(query: tuple[tuple[str, str], ...] = (), headers: dict[str, str] | None = None, **fields: Any) -> Parsed:
+def adapted(
+    query: tuple[tuple[str, str], ...] = (),
+    headers: dict[str, str] | None = None,
+    options: dict[str, Any] | None = None,
+    adapters_of_the_model: tuple[str, ...] = (),
+    **fields: Any,
+) -> Parsed:
     body = msgspec.json.encode({"inputs": "x"} | fields)
     headers = {"content-type": "application/json"} | (headers or {})
     call = Call(1, "lmi", "predict", "POST", "/invocations", query, headers, body)
-    return LMI.parse(Input.from_call(call), model())
+    known = dict.fromkeys(adapters_of_the_model, "/adapters")
+    return LMI.parse(Input.from_call(call), msgspec.structs.replace(model(**(options or {})), adapters=known))
 
 
 @pytest.mark.parametrize(
@@ -337,12 +344,55 @@ def adapted(query: tuple[tuple[str, str], ...] = (), headers: dict[str, str] | N
         ({"adapters": "a", "messages": [{"role": "user", "content": "Hi."}]}, "adapters"),
         ({"query": (("adapter", "a"),)}, "adapter"),
         ({"headers": {"x-amzn-sagemaker-adapter-identifier": "a"}}, "x-amzn-sagemaker-adapter-identifier"),
+        ({"headers": {"x-amzn-sagemaker-custom-attributes": "adapter=a"}}, "x-amzn-sagemaker-custom-attributes"),
     ],
 )
 def test_an_adapter_is_refused(given: dict[str, Any], name: str) -> None:
     with pytest.raises(errors.ParameterError) as caught:
         adapted(**given)
-    assert caught.value.message == f"{name}: this model has no adapters"
+    assert caught.value.message.startswith(f"{name}: this model has no adapters; option.enable_lora=true with")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"adapters": "tom"},
+        {"adapters": ["tom"]},
+        {"adapter": "tom"},
+        {"inputs": None, "adapters": "tom", "messages": [{"role": "user", "content": "Hi."}]},
+        {"inputs": None, "prompt": "Hi.", "adapters": "tom"},
+        {"inputs": None, "prompt": "Hi.", "model": "tom"},
+        {"query": (("adapter", "tom"),)},
+        {"headers": {"x-amzn-sagemaker-adapter-identifier": "tom"}},
+        {"headers": {"x-amzn-sagemaker-custom-attributes": "trace=1, adapter=tom"}},
+    ],
+)
+def test_the_ways_to_name_an_adapter(given: dict[str, Any]) -> None:
+    (request,) = adapted(adapters_of_the_model=("tom", "ann"), **given).requests
+    assert (request.adapter, request.ignored) == ("tom", ())
+
+
+def test_each_prompt_of_a_batch_has_its_adapter() -> None:
+    batch: dict[str, Any] = {"options": {"rolling_batch": "disable"}, "adapters_of_the_model": ("tom",)}
+    parsed = adapted(inputs=["a", "b"], adapters=["", "tom"], **batch)
+    assert [request.adapter for request in parsed.requests] == ["", "tom"]
+    parsed = adapted(inputs=["a", "b"], adapters="tom", **batch)
+    assert [request.adapter for request in parsed.requests] == ["tom", "tom"]
+    with pytest.raises(errors.ParameterError, match="adapters: expected one for each of 3 prompts, got 2"):
+        adapted(inputs=["a", "b", "c"], adapters=["", "tom"], **batch)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("thom", "adapters: there is no adapter thom; expected one of tom, ann; did you mean tom?"),
+        (5, "adapters: expected the name of an adapter"),
+    ],
+)
+def test_an_adapter_that_is_not_there(name: Any, message: str) -> None:
+    with pytest.raises(errors.ParameterError) as caught:
+        adapted(adapters=name, adapters_of_the_model=("tom", "ann"))
+    assert caught.value.message == message
 
 
 @pytest.mark.parametrize("adapters", ["", [], [""], None])
@@ -360,7 +410,7 @@ def test_the_base_model_may_be_named_as_an_adapter(adapters: Any) -> None:
         ("text", 'the request body: expected a JSON object such as {"inputs": "..."}, got a string'),
         ({}, "inputs: required, expected a string"),
         ({"inputs": None}, "inputs: required, expected a string"),
-        ({"messages": None}, "inputs: required, expected a string (or messages, for a chat)"),
+        ({"messages": None}, "inputs: required, expected a string (or prompt, for a completion"),
         ({"inputs": ""}, "inputs: expected a non-empty string, got an empty one"),
         ({"inputs": 5}, "inputs: expected a non-empty string, got a number"),
         ({"inputs": ["a"]}, "inputs: expected a non-empty string, got an array (an array belongs to dynamic batching"),
@@ -400,6 +450,8 @@ WRONG_MESSAGE = 'parameters.temperature: expected a number >= 0 (0: greedy), got
         ({"inputs": "x", "parameters": WRONG}, {"output_formatter": "sse"}, ERROR_LINE),
         ({"inputs": "x", "parameters": {**WRONG, "output_formatter": "jsonlines"}}, {}, ERROR_LINE),
         ({"inputs": "x", "parameters": {**WRONG, "output_formatter": ["odd"]}}, {}, ERROR_OBJECT),
+        ({"prompt": "x", **WRONG}, {"output_formatter": "sse"}, ERROR_OBJECT),
+        ({"prompt": "x", **WRONG, "stream": True}, {}, ERROR_LINE),
     ],
 )
 def test_a_wrong_parameter(body: Any, options: dict[str, Any], expected: dict[str, Any]) -> None:

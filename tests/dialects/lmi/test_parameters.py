@@ -39,6 +39,7 @@ def test_defaults() -> None:
     [
         ({"max_new_tokens": 5}, {"max_new_tokens": 5}),
         ({"max_tokens": 5}, {"max_new_tokens": 5}),
+        ({"max_new_tokens": 5.0, "top_k": 50.0, "do_sample": True}, {"max_new_tokens": 5, "top_k": 50}),
         ({"max_tokens": 5, "max_new_tokens": 5}, {"max_new_tokens": 5}),
         ({"min_new_tokens": 3}, {"min_new_tokens": 3}),
         ({"min_tokens": 3}, {"min_new_tokens": 3}),
@@ -125,6 +126,20 @@ def test_text(given: dict[str, Any], expected: dict[str, Any]) -> None:
 def test_branching(given: dict[str, Any], details: bool, expected: Branching) -> None:
     parameters = read_parameters(given, MODEL)[0]
     assert branching(parameters, details=details, stream=False) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, (0, 1.0, 1.0)),
+        ({"do_sample": True}, (5, 0.85, 1.0)),
+        ({"do_sample": True, "top_k": 40, "temperature": 0.7}, (40, 0.85, 0.7)),
+        ({"do_sample": True, "top_k": -1, "top_p": 1.0}, (0, 1.0, 1.0)),
+    ],
+)
+def test_tensorrt_llm_has_defaults_of_its_own(given: dict[str, Any], expected: tuple[float, ...]) -> None:
+    found = sampling(given, ModelConfig(name="m", option=Options(rolling_batch="trtllm")))
+    assert (found.top_k, found.top_p, found.temperature) == expected
 
 
 @pytest.mark.parametrize("name", ["n", "best_of", "num_beams"])

@@ -13,7 +13,7 @@ import pytest
 
 from djl_python.config import ModelConfig
 from djl_python.core import errors
-from djl_python.core.types import EngineInfo, FinishReason, Token, TopToken
+from djl_python.core.types import Delta, EngineInfo, Finish, FinishReason, Token, TopToken
 from djl_python.dialects import dialect
 from djl_python.dialects.openai.dialect import OpenAIDialect
 from djl_python.dialects.shared.base import Formatter, Kind, ModelStatus
@@ -178,6 +178,52 @@ def test_several_answers() -> None:
     assert [one["delta"].get("role") for one in streamed] == ["assistant", "assistant", None, None]
 
 
+# ------------------------------------------------------------------------------------------------ reasoning
+
+REASONED = ending(reasoning_tokens=2)
+
+
+def thought(text: str, end: Finish | None = None) -> Delta:
+    """A step that gave a piece of reasoning."""
+    return Delta(tokens=(token(text),), reasoning=text, finish=end)
+
+
+def test_reasoning_is_beside_the_content() -> None:
+    found = whole(chat(), thought("Hm,"), thought(" well"), said("Yes"), said("", end=REASONED))
+    assert found["choices"][0]["message"] == {
+        "role": "assistant",
+        "content": "Yes",
+        "reasoning_content": "Hm, well",
+        "reasoning": "Hm, well",
+        "refusal": None,
+    }
+    assert found["usage"]["completion_tokens_details"] == {"reasoning_tokens": 2}
+
+
+def test_an_answer_without_content_or_without_reasoning() -> None:
+    (only,) = whole(chat(), thought("Hm"), thought("", end=REASONED))["choices"]
+    assert (only["message"]["content"], only["message"]["reasoning"]) == (None, "Hm")
+    (only,) = whole(chat(), said("Yes", end=ending(reasoning_tokens=0)))["choices"]
+    assert (only["message"]["content"], only["message"]["reasoning"]) == ("Yes", None)
+
+
+@pytest.mark.parametrize("tgi_compat", [False, True])
+def test_reasoning_is_streamed_in_deltas_of_its_own(tgi_compat: bool) -> None:
+    deltas = [thought("Hm"), thought(" ,"), said("Yes"), said("."), said("", end=REASONED)]
+    asked = {"stream": True, "stream_options": {"include_usage": True}}
+    *found, last = events(chat(asked, tgi_compat=tgi_compat), *deltas)
+    role = {"role": "assistant"}
+    always = role if tgi_compat else {}
+    assert [one["choices"][0]["delta"] for one in found] == [
+        {**role, "reasoning_content": "Hm", "reasoning": "Hm"},
+        {**always, "reasoning_content": " ,", "reasoning": " ,"},
+        {**always, "content": "Yes"},
+        {**always, "content": "."},
+        {**role, "content": ""} if tgi_compat else {},
+    ]
+    assert last["usage"]["completion_tokens_details"] == {"reasoning_tokens": 2}
+
+
 # ------------------------------------------------------------------------------------------------ tools
 
 CALLS = [
@@ -284,7 +330,16 @@ def test_jsonlines_chat_frames_chats_here_too() -> None:
     found = lines(formatter.push(said("A")) + formatter.push(said("B", end=ending())) + formatter.end())
     assert [one["choices"][0]["delta"]["content"] for one in found] == ["A", "B"]
     assert not chat({}, output_formatter="jsonlines_chat").stream
-    assert chat({"stream": True}, output_formatter="jsonlines").headers["content-type"] == "text/event-stream"
+    assert chat({"stream": True}, output_formatter="jsonlines").headers["content-type"].startswith("text/event-stream")
+
+
+@pytest.mark.parametrize(
+    ("tgi", "expected"), [(False, "text/event-stream; charset=utf-8"), (True, "text/event-stream")]
+)
+def test_events_say_their_charset_where_openai_s_do(tgi: bool, expected: str) -> None:
+    for operation, body in (("chat", {"messages": MESSAGES}), ("completion", {"prompt": "Hi."})):
+        made = OPENAI.parse(inputs(operation, body | {"stream": True}), model(tgi_compat=tgi)).formatter
+        assert made.headers["content-type"] == expected
 
 
 def test_what_has_no_effect_is_named() -> None:
@@ -438,6 +493,27 @@ def test_models() -> None:
     }
 
 
+def test_an_adapter_is_a_model_too() -> None:
+    of_a = status("a", 11.5)
+    view: Any = View([replace(of_a, config=msgspec.structs.replace(of_a.config, adapters={"tom": "/tom", "a": "/a"}))])
+    assert [one["id"] for one in json.loads(OPENAI.page("models", view, {}, b"").body)["data"]] == ["a", "tom"]
+    assert json.loads(OPENAI.page("model", view, {"model": "tom"}, b"").body) == {
+        "id": "tom",
+        "object": "model",
+        "created": 11,
+        "owned_by": "djl-serving",
+        "parent": "a",
+    }
+
+
+@pytest.mark.parametrize(("name", "adapter"), [("tom", "tom"), ("served", ""), ("else", ""), (None, "")])
+def test_a_requests_model_may_name_an_adapter(name: str | None, adapter: str) -> None:
+    adapted = msgspec.structs.replace(model(), adapters={"tom": "/tom", "served": "/served"})
+    for operation, body in (("chat", {"messages": MESSAGES}), ("completion", {"prompt": "Hi."})):
+        parsed = OPENAI.parse(inputs(operation, {**body, "model": name}), adapted)
+        assert [request.adapter for request in parsed.requests] == [adapter]
+
+
 def test_what_runs_a_model() -> None:
     engine = EngineInfo(runner="torch-paged", refusal="an unknown activation in the MLP", weight_bytes=9)
     view: Any = View([replace(status("a", 11.5), engine=engine)])
@@ -524,4 +600,13 @@ def test_routes() -> None:
         ("GET", "/v1/models", Kind.PAGE),
         ("GET", "/v1/models/{model}", Kind.PAGE),
         ("GET", "/v1/models/{owner}/{model}", Kind.PAGE),
+        ("POST", "/v1/files", Kind.KEPT),
+        ("GET", "/v1/files", Kind.KEPT),
+        ("GET", "/v1/files/{file_id}", Kind.KEPT),
+        ("DELETE", "/v1/files/{file_id}", Kind.KEPT),
+        ("GET", "/v1/files/{file_id}/content", Kind.KEPT),
+        ("POST", "/v1/batches", Kind.KEPT),
+        ("GET", "/v1/batches", Kind.KEPT),
+        ("GET", "/v1/batches/{batch_id}", Kind.KEPT),
+        ("POST", "/v1/batches/{batch_id}/cancel", Kind.KEPT),
     ]

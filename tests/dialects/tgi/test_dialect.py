@@ -255,6 +255,12 @@ def test_headers() -> None:
     assert stream["x-compute-characters"] == "5"
 
 
+@pytest.mark.parametrize(("device", "expected"), [("auto", "cpu"), ("cpu", "cpu"), ("cuda", "gpu"), ("cuda:1", "gpu")])
+def test_the_compute_type_is_a_kind_of_device(monkeypatch: pytest.MonkeyPatch, device: str, expected: str) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # auto is the CPU then
+    assert parse("generate", {"inputs": "x"}, device=device).formatter.headers["x-compute-type"] == expected
+
+
 # ------------------------------------------------------------------------------------------------ parameters
 
 
@@ -413,7 +419,12 @@ def refused(operation: str, body: Any, content_type: str | None = "application/j
         ({"truncate": 0}, {"max_input_tokens": 9}, "`truncate` must be strictly positive and less than 9. Given: 0"),
         ({"truncate": 10}, {"max_model_len": 10}, "`truncate` must be strictly positive and less than 9. Given: 10"),
         ({"seed": 2**64}, {}, "`seed` must be >= 0 and <= 2^64-1. Given: 18446744073709551616"),
-        ({"adapter_id": "a"}, {}, "`adapter_id` is not supported: this model has no adapters"),
+        (
+            {"adapter_id": "a"},
+            {},
+            "parameters.adapter_id: this model has no adapters; option.enable_lora=true with option.rolling_batch=vllm "
+            "serves them",
+        ),
         (
             {"grammar": {"type": "json", "value": "{"}},
             {},

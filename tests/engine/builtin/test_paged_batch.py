@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from djl_python.core.errors import ParameterError
 from djl_python.core.types import FinishReason, Grammar, SamplingParams, TokenEvent
 from djl_python.engine.native.library import library
-from tests.checkpoints import ARCHITECTURES, HYBRID, NATIVE, REPRESENTATIVE, VOCABULARY, build_checkpoint
+from tests.checkpoints import ARCHITECTURES, HYBRID, NATIVE, OF_EACH_KIND, REPRESENTATIVE, VOCABULARY, build_checkpoint
 from tests.engines import generate, greedy, open_batch, random_requests, run_to_end, step_tokens
 from tests.kernels import kernels_or_skip
 
@@ -27,10 +27,11 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ways() -> Iterator[Any]:
-    """Every architecture on the native kernels; representative ones also without sinks and on torch, or all: slowly."""
+    """Representative architectures on the native kernels; one of each kind also without sinks and on torch; or all."""
     for architecture in NATIVE:
-        dear = () if architecture in REPRESENTATIVE else pytest.mark.slow
-        yield pytest.param(architecture, "native", True, id=f"{architecture}-native-sinks")
+        dear = () if architecture in OF_EACH_KIND else pytest.mark.slow
+        rare = () if architecture in REPRESENTATIVE else pytest.mark.slow
+        yield pytest.param(architecture, "native", True, id=f"{architecture}-native-sinks", marks=rare)
         yield pytest.param(architecture, "native", False, id=f"{architecture}-native", marks=dear)
         yield pytest.param(architecture, "torch", True, id=f"{architecture}-torch", marks=dear)
 

@@ -18,7 +18,6 @@ from transformers import (
 
 from djl_python.core.errors import ModelLoadError
 from djl_python.core.types import SamplingParams
-from djl_python.engine.checkpoints.rope import contexts
 from djl_python.engine.native.library import library
 from djl_python.engine.reading.inference.decoder import read_recipe
 from djl_python.engine.reading.recipe.primitives import NotUnderstoodError
@@ -119,22 +118,6 @@ def test_queries_that_grow_with_the_position_are_no_rotations(tmp_path: Path) ->
     batch = open_batch(path)
     batch.add(0, LONG, SamplingParams(max_new_tokens=20, ignore_eos=True))
     assert [event.token_id for event in run_to_end(batch)[0]] == generate(model, LONG, 20)
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ({}, (CONTEXT, CONTEXT)),
-        (rope("yarn", factor=4.0, original_max_position_embeddings=CONTEXT), (4 * CONTEXT, 4 * CONTEXT)),
-        (rope("yarn", factor=4.0, original_max_position_embeddings=ORIGINAL), (CONTEXT, CONTEXT)),
-        (rope("linear", factor=4.0), (CONTEXT, 4 * CONTEXT)),
-        (rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0), (CONTEXT, CONTEXT)),
-    ],
-)
-def test_the_context_follows_from_the_rope_parameters(settings: dict[str, Any], expected: tuple[int, int]) -> None:
-    config = LlamaConfig(**_SHAPE)
-    config.rope_parameters = settings.get("rope_parameters", {})
-    assert contexts(config) == expected
 
 
 def test_a_linear_factor_extends_the_context_if_asked_for(tmp_path: Path) -> None:

@@ -9,21 +9,16 @@ from typing import Any
 
 import pytest
 import torch
-from torch.multiprocessing.spawn import spawn
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Qwen3NextConfig
 from transformers.distributed import configuration_utils
 
 from djl_python.core.errors import ModelLoadError
 from djl_python.core.types import ImagePrompt, Images, SamplingParams
-from djl_python.engine.batch.chunk import Chunk
-from djl_python.engine.batch.sequence import Sequence
 from djl_python.engine.devices import tensor_parallel as sharing
-from djl_python.engine.devices.tensor_parallel import degree_of, join, least, placement, settings_of
-from djl_python.engine.opening.open_model import open_model
+from djl_python.engine.devices.tensor_parallel import degree_of, placement, settings_of
 from djl_python.engine.settings import BuiltInSettings
-from djl_python.engine.torch_backend.model_runner import PagedModelRunner
-from djl_python.engine.torch_backend.trials import trial_step
-from tests.checkpoints import NATIVE, VOCABULARY, build_checkpoint
+from tests.checkpoints import build_checkpoint
+from tests.engine.devices.shared_models import computed, errors, note_error, shareable
 from tests.engines import open_batch, run_to_end
 
 
@@ -85,7 +80,7 @@ def test_those_are_counted_that_follow_the_models_own(llama: Path, monkeypatch: 
     has_gpus(monkeypatch, 5)
     monkeypatch.setattr(sharing, "pick_device", torch.device)
     assert degree_of(settings(llama, 0, device="cuda:2")) == 3
-    assert [settings_of(rank, 3, settings(llama, 3, device="cuda:2")).device for rank in (0, 2)] == ["cuda:2", "cuda:4"]
+    assert [settings_of(rank, settings(llama, 3, device="cuda:2")).device for rank in (0, 2)] == ["cuda:2", "cuda:4"]
     with pytest.raises(ModelLoadError, match="there are 2 GPUs from cuda:3 on"):
         degree_of(settings(llama, 3, device="cuda:3"))
 
@@ -127,9 +122,9 @@ def test_processors_do_not_share_a_model_beside_gpus(llama: Path, monkeypatch: p
 
 def test_each_rank_has_a_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     has_gpus(monkeypatch, 0)
-    assert [settings_of(rank, 2, settings(tmp_path, 2)).device for rank in range(2)] == ["cpu", "cpu"]
+    assert [settings_of(rank, settings(tmp_path, 2)).device for rank in range(2)] == ["cpu", "cpu"]
     has_gpus(monkeypatch, 2)
-    each = [settings_of(rank, 2, settings(tmp_path, 0)) for rank in range(2)]
+    each = [settings_of(rank, settings(tmp_path, 2)) for rank in range(2)]
     assert [one.device for one in each] == ["cuda:0", "cuda:1"]
     assert {(one.tensor_parallel_degree, one.kernels) for one in each} == {(2, "torch")}
 
@@ -147,47 +142,18 @@ def test_an_old_torch_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         placement(settings(tmp_path, 2), torch.device("cuda:0"))
 
 
-def shareable(tmp_path: Path) -> list[Path]:
-    """Checkpoints of all kinds that two devices can share."""
-    found = []
-    for name, config in NATIVE.items():
-        config().save_pretrained(tmp_path / name)
-        try:
-            degree_of(settings(tmp_path / name, 2, device="cpu"))
-        except ModelLoadError:
-            continue
-        found.append(build_checkpoint(tmp_path / name, name, sinks=True))
-    return found
-
-
 def compute(rank: int, folder: Path, checkpoints: list[Path]) -> None:
-    """One of two processes: compare each model's logits, of a prompt that is read in two pieces, with its own alone."""
-    torch.set_num_threads(1)
-    prompt = [(5 * place + 2) % VOCABULARY for place in range(40)]
-    for number, path in enumerate(checkpoints):
-        mine = settings_of(rank, 2, settings(path, 2, device="cpu", dtype="fp32", kv_cache_memory_mb=4 + 4 * rank))
-        if number == 0:
-            join(rank, mine, folder / "meeting")
-        opened = open_model(mine, lambda what, done, total: None)
-        assert isinstance(opened.runner, PagedModelRunner) and opened.memory.share_prefixes, opened.description
-        sequence = Sequence(1, prompt, len(prompt), SamplingParams(max_new_tokens=1), blocks=[1, 2, 3])
-        trial_step(opened.runner, Chunk(sequence, 17))
-        logits = trial_step(opened.runner, Chunk(sequence, 23))[-1]
-        assert least(opened.memory.kv_blocks, opened.loaded.device) == opened.memory.kv_blocks
+    """One of two processes: compare each model's logits with its own alone."""
+    for path, _, logits in computed(rank, folder, checkpoints, tensor_parallel_degree=2):
         if rank == 0:
-            alone = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
-            with torch.inference_mode():
-                expected = alone(input_ids=torch.tensor([prompt])).logits[0, -1]
-            (folder / path.name).write_text(str(float((logits - expected).abs().max() / expected.abs().max())))
+            note_error(folder, path, logits, AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="processors don't share a model beside GPUs")
 def test_models_of_all_kinds_compute_what_they_compute_alone(tmp_path: Path) -> None:
-    checkpoints = shareable(tmp_path)
+    checkpoints = shareable(tmp_path, lambda path: degree_of(settings(path, 2, device="cpu")))
     names = {path.name for path in checkpoints}
     assert {"llama", "gemma2", "gemma4", "gpt_neox", "qwen3_moe", "glm4_moe", "deepseek_v3"} <= names
-    made = tmp_path / "made"
-    made.mkdir()
-    spawn(compute, (made, checkpoints), nprocs=2)  # type: ignore[no-untyped-call]
-    off = {name: float((made / name).read_text()) for name in names}
+    off = errors(tmp_path, compute, checkpoints)
     assert {name: error for name, error in off.items() if error > 1e-5} == {}

@@ -1,8 +1,9 @@
 """Native kernels need a processor and a compiler; without them these tests have nothing to test.
 
 All of them run on the kernels for this machine's processor, on those for the least that there are any for, and on those
-that multiply tiles: in software, where the processor can't. Of models, `make test` runs all on the first of these
-kernels, and representative ones on the others. Modules whose tests run no kernels have a `_kernels` of their own.
+that multiply tiles: in software, where the processor can't. Of models, `make test` runs representative ones, on the
+first of these kernels more than on the others; what needs no model it runs on the first alone. Modules whose tests run
+no kernels have a `_kernels` of their own.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from djl_python.engine.attention.lookup import register
 from djl_python.engine.native import library as finding
 from djl_python.engine.native.compiling import PROCESSORS, TILES
 from djl_python.engine.native.library import find_library, processors_here
-from tests.checkpoints import NATIVE, REPRESENTATIVE
+from tests.checkpoints import NATIVE, OF_EACH_KIND, REPRESENTATIVE
 from tests.kernels import kernels_or_skip
 
 VARIANTS = ("best", "least", "tiles")
@@ -25,7 +26,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         given = item.callspec.params if hasattr(item, "callspec") else {}
         models = NATIVE.keys() & {value for value in given.values() if isinstance(value, str)}
-        if given.get("_kernels", "best") != "best" and models - REPRESENTATIVE:
+        best = given.get("_kernels", "best") == "best"
+        if models - (REPRESENTATIVE if best else OF_EACH_KIND) or not (best or models):
             item.add_marker(pytest.mark.slow)
 
 

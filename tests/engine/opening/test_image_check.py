@@ -13,8 +13,8 @@ from transformers import AutoModelForImageTextToText
 from djl_python.engine.batch.chunk import Chunk
 from djl_python.engine.opening.image_check import ImageCheck
 from djl_python.engine.torch_backend.cached_runner import CachedModelRunner
-from djl_python.handlers.image_processor import ImageProcessor
-from djl_python.handlers.image_sources import ImageSources
+from djl_python.handlers.images.processor import ImageProcessor
+from djl_python.handlers.images.sources import ImageSources
 from tests.vision_checkpoints import build_vision_checkpoint
 
 CPU = torch.device("cpu")

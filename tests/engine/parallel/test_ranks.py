@@ -18,7 +18,7 @@ from djl_python.core.types import SamplingParams, TokenEvent
 from djl_python.engine.batch.chunk import Chunk
 from djl_python.engine.batch.sequence import Sequence
 from djl_python.engine.client import EngineClient
-from djl_python.engine.parallel.ranks import Piece, chunk_of, piece_of
+from djl_python.engine.parallel.ranks import Followed, Piece, piece_of
 from djl_python.engine.torch_backend.model_runner import rows_of
 from tests.checkpoints import build_checkpoint
 from tests.engines import Listener, Sink, open_batch, run_to_end
@@ -29,6 +29,7 @@ pytestmark = [
 ]
 
 _SHARED: Final[dict[str, Any]] = {"tensor_parallel_degree": 2, "dtype": "fp32", "device": "cpu"}
+_STAGES: Final[dict[str, Any]] = {"pipeline_parallel_degree": 2, "dtype": "fp32", "device": "cpu"}
 _REPEATING: Final = [5, 6, 7, 8, 9] * 8
 
 
@@ -47,10 +48,14 @@ def _meetings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     assert list(folder.iterdir()) == []
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared(checkpoint: Path) -> AsyncIterator[tuple[EngineClient, Listener]]:
+@pytest_asyncio.fixture(
+    scope="module",
+    loop_scope="module",
+    params=[pytest.param(_SHARED, id="layers"), pytest.param(_STAGES, id="stages", marks=pytest.mark.slow)],
+)
+async def shared(checkpoint: Path, request: pytest.FixtureRequest) -> AsyncIterator[tuple[EngineClient, Listener]]:
     listener = Listener()
-    client = await listener.open(checkpoint, **_SHARED, speculative="ngram", max_rolling_batch_prefill_tokens=24)
+    client = await listener.open(checkpoint, **request.param, speculative="ngram", max_rolling_batch_prefill_tokens=24)
     yield client, listener
     ranks = psutil.Process(client.pid).children()
     assert len(ranks) == 1
@@ -101,6 +106,7 @@ async def test_a_cancelled_sequence_leaves_the_ranks_together(shared: tuple[Engi
     assert len(await witness.end()) == 3
 
 
+@pytest.mark.slow
 async def test_a_rank_that_dies_takes_the_engine_with_it(checkpoint: Path) -> None:
     listener, sink = Listener(), Sink()
     client = await listener.open(checkpoint, **_SHARED)
@@ -115,6 +121,7 @@ async def test_a_rank_that_dies_takes_the_engine_with_it(checkpoint: Path) -> No
     await client.close()
 
 
+@pytest.mark.slow
 async def test_a_rank_that_cannot_open_its_part_says_why(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,7 +151,25 @@ async def test_a_rank_knows_of_a_chunk_what_a_runner_needs(
     sampling = SamplingParams(max_new_tokens=5, prompt_logprobs=scores)
     sequence = Sequence(7, list(range(20, 29)), 9, sampling, computed=computed, blocks=[4, 2])
     chunk = Chunk(sequence, length, drafts)
-    there = chunk_of(msgspec.msgpack.decode(msgspec.msgpack.encode(piece_of(chunk)), type=Piece))
+    there = Followed().chunk_of(msgspec.msgpack.decode(msgspec.msgpack.encode(piece_of(chunk)), type=Piece))
     assert (there.tokens, there.length, there.drafts) == (chunk.tokens, chunk.length, chunk.drafts)
     assert (there.completes, rows_of(there)) == (chunk.completes, rows_of(chunk))
     assert (there.sequence.id, there.sequence.computed, there.sequence.blocks) == (7, computed, [4, 2])
+
+
+async def test_a_rank_follows_what_a_sequence_has_been(checkpoint: Path) -> None:
+    """A runner that keeps more than a paged cache may want all tokens: also after drafts that were wrong, and again."""
+    followed = Followed()
+
+    def heard(computed: int, tokens: list[int], drafts: tuple[int, ...] = ()) -> list[int]:
+        chunk = followed.chunk_of(Piece(7, computed, [*tokens, *drafts], drafts, True, False, [1]))
+        return list(chunk.sequence.tokens)
+
+    assert heard(0, [5, 6, 7]) == [5, 6, 7]
+    assert heard(3, [8], (1, 2)) == [5, 6, 7, 8, 1, 2]
+    assert heard(5, [9]) == [5, 6, 7, 8, 1, 9]
+    assert heard(0, [5, 6]) == [5, 6]  # preempted
+    sequence = followed.forget(7)
+    assert sequence is not None and sequence.id == 7
+    assert followed.forget(7) is None
+    assert heard(3, [8]) == [8]  # others have computed its beginning

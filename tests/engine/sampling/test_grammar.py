@@ -24,7 +24,7 @@ from transformers import AutoModelForCausalLM
 
 from djl_python.config import ModelConfig
 from djl_python.core.errors import GenerationError, ParameterError
-from djl_python.core.types import FinishReason, Grammar, SamplingParams, TokenEvent
+from djl_python.core.types import FinishReason, FreeText, Grammar, SamplingParams, TokenEvent, Vocabulary
 from djl_python.engine.builtin.paged_batch import PagedRollingBatch
 from djl_python.engine.client import EngineClient
 from djl_python.engine.sampling.grammar import (
@@ -508,6 +508,40 @@ def test_the_name_of_a_special_token_is_spelled_by_ordinary_ones(
     assert tokenizer.decode(ids) == text and not {0, 1} & set(ids)
 
 
+@pytest.mark.parametrize(
+    ("begun", "fitting", "wrong"),
+    [
+        (False, ["ab", "<t>Hm, {\n</t>\n\nab"], ["Hm</t>ab", "<t>Hm", "<t>Hm</t>x", "</t>ab"]),
+        (True, ["</t>ab", "Hm <t> </t> ab", "<t>Hm</t>ab"], ["ab", "Hm</t>abc"]),
+    ],
+)
+@pytest.mark.parametrize("special", [False, True])
+def test_a_grammar_applies_after_a_text_that_is_free(
+    begun: bool, fitting: list[str], wrong: list[str], special: bool
+) -> None:
+    """Whether the marks around that text are special tokens, or not even tokens."""
+    if special:
+        fitting = [text for text in fitting if "<t> " not in text]  # such a token is in no text
+    marks = {"<t>": 257, "</t>": 258} if special else {}
+    tokens = [bytes([byte]) for byte in range(256)] + [b"<end>", *map(str.encode, marks)]
+    compiler = GrammarCompiler(len(tokens), frozenset({256}))
+    compiler.know(Vocabulary(tokens, [256, *marks.values()], [256]))
+    before = FreeText(("<s>", "<t>") if not special else ("<t>",), ("</t>", "</s>"), begun=begun)
+    for source in (Grammar("regex", "ab", before=before), Grammar("json_schema", '{"const": "ab"}', before=before)):
+        for text in fitting + wrong:
+            if source.kind == "json_schema":
+                text = text.replace("ab", '"ab"')
+            pieces = re.split("(</?t>)", text) if special else [text]
+            ids = [token for piece in pieces for token in ([marks[piece]] if piece in marks else piece.encode())]
+            matcher = Matcher(compiler.compile(source).result())
+            try:
+                ended = [matcher.advance(token) for token in (*ids, 256)][-1]
+            except GenerationError:
+                ended = False
+            assert ended is (text.replace('"', "") in fitting), text
+    compiler.close()
+
+
 def test_masks_of_many_are_the_masks_of_each(compiler: GrammarCompiler, tokenizer: Tokenizer) -> None:
     matchers = [Matcher(compiler.compile(Grammar("regex", f"{letter}+[0-9]")).result()) for letter in "abcde"]
     assert tokenizer.token_to_id("a") in allowed(matchers[0])
@@ -527,7 +561,7 @@ def test_a_token_outside_the_grammar_is_an_error(compiler: GrammarCompiler, toke
 
 @pytest.mark.parametrize("others", [0, 1])
 def test_a_grammar_that_gets_too_costly_is_an_error_and_no_end(compiler: GrammarCompiler, others: int) -> None:
-    compiled = CompiledGrammar(compiler._tokenizer, Grammar("json_object"))
+    compiled = CompiledGrammar(compiler._tokenizer, Grammar("json_object"), {})
     definition, limits = LLMatcher.grammar_from_json_schema('{"type": "object"}'), LLParserLimits(step_lexer_fuel=5)
     compiled.beginning = LLMatcher(compiler._tokenizer, definition, limits=limits, log_level=0)
     matchers = [Matcher(compiled) for _ in range(1 + others)]

@@ -18,8 +18,8 @@ from djl_python.core.errors import ModelLoadError
 from djl_python.core.types import ImagePrompt, ImageSource, SamplingParams, TokenEvent
 from djl_python.engine.builtin.paged_batch import PagedRollingBatch
 from djl_python.engine.settings import BuiltInSettings
-from djl_python.handlers.image_processor import ImageProcessor
-from djl_python.handlers.image_sources import ImageSources
+from djl_python.handlers.images.processor import ImageProcessor
+from djl_python.handlers.images.sources import ImageSources
 from tests.engines import run_to_end, step_tokens
 from tests.vision_checkpoints import VISION_ARCHITECTURES, build_vision_checkpoint, data_url, picture
 
@@ -49,8 +49,7 @@ class Vision:
     def prompt(self, *parts: str | Image) -> ImagePrompt:
         """Texts and images, one after the other, as the worker prepares them."""
         sources = [ImageSource(data_url(part), "image") for part in parts if not isinstance(part, str)]
-        prompt: ImagePrompt = asyncio.run(self.images.prepare(self.text(*parts), sources))
-        return prompt
+        return ImagePrompt(*asyncio.run(self.images.prepare(self.text(*parts), sources)))
 
     def generate(self, parts: tuple[str | Image, ...], new_tokens: int) -> list[int]:
         """What transformers generates on its own."""

@@ -7,7 +7,7 @@ import msgspec
 import psutil
 import pytest
 
-from djl_python.config import ModelConfig
+from djl_python.config import ModelConfig, Runtime
 from djl_python.core.errors import ModelLoadError
 from djl_python.ipc.channel import Channel
 from djl_python.ipc.protocol import AnyMessage, Call, Chunk, Load
@@ -69,7 +69,7 @@ async def test_what_a_worker_has_started_ends_with_it() -> None:
 async def test_what_is_not_there_is_named(tmp_path: Path, missing: str) -> None:
     path = str(tmp_path / missing)
     if missing == "interpreter":
-        config = msgspec.structs.replace(model_config(option={"python_executable": path}), path=str(tmp_path))
+        config = msgspec.structs.replace(model_config(), path=str(tmp_path), runtime=Runtime(executable=path))
     else:
         config = msgspec.structs.replace(model_config(), path=path)
     with pytest.raises(ModelLoadError) as raised:

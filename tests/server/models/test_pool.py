@@ -6,10 +6,12 @@ import pytest
 
 from djl_python.core.errors import OverloadedError, ServingError, UnavailableError
 from djl_python.core.types import EngineInfo
-from djl_python.ipc.protocol import AnyMessage, Break, Call, Cancel, Chunk, Report, Start, Status, Taken
+from djl_python.ipc.protocol import AnyMessage, Break, Call, Cancel, Chunk, Report, Start, Status, Taken, Trace
 from djl_python.server.metrics import Metrics, ModelMetrics
+from djl_python.server.models import batch_queue
 from djl_python.server.models.flights import next_id
 from djl_python.server.models.pool import Pool
+from tests.server.harness import until
 
 
 class Recorder:
@@ -29,6 +31,9 @@ class Recorder:
     def body(self, data: bytes, last: bool) -> None:
         self.got.append((data, last))
 
+    def noted(self, notes: Trace) -> None:
+        self.got.append(notes)
+
     def break_off(self) -> None:
         self.got.append("broken off")
 
@@ -38,8 +43,11 @@ class Recorder:
 
 
 class Worker:
-    def __init__(self, name: str = "0", capacity: int = 1, queries: int = 0) -> None:
-        self.name, self.capacity, self.queries = name, capacity, queries
+    def __init__(
+        self, name: str = "0", capacity: int = 1, queries: int = 0, *, at_once: int = 0, spare: bool = False
+    ) -> None:
+        self.at_once = at_once or capacity
+        self.name, self.capacity, self.queries, self.spare = name, capacity, queries, spare
         self.engine: EngineInfo | None = None
         self.sent: list[AnyMessage] = []
         self.left = 0  # how many of them are on their way
@@ -283,6 +291,34 @@ async def test_a_running_call_is_cancelled_once_and_its_place_given_on(end: Call
     assert client.got == [] and client.error is None
 
 
+async def test_of_two_that_have_as_much_a_spare_one_gets_no_more() -> None:
+    spare, other = Worker("a", 2, spare=True), Worker("b", 2)
+    shared = pool(spare, other)
+    for _ in range(3):
+        shared.submit(call(), Recorder())
+    assert (len(spare.calls), len(other.calls)) == (1, 2)
+
+
+async def test_it_is_known_who_waits_and_who_has_nothing_to_do() -> None:
+    waits: list[tuple[int, float | None]] = []
+    metrics = Metrics().model("m", "")
+    shared = Pool("m", 5, 60, metrics, lambda: waits.append(shared.waiting))
+    shared.add(worker := Worker(queries=1))
+    came_s = shared.idle_since(worker)
+    assert came_s is not None
+    assert list(shared.waiting) == [0, None]
+    first, second = shared.submit(call(), Recorder()), shared.submit(call(), Recorder())
+    shared.submit(call(), Recorder(), query=True)
+    shared.submit(call(), Recorder(), query=True)  # queries wait too, but not for what another worker is for
+    assert shared.idle_since(worker) is None
+    assert waits == [(1, second.accepted_s)] * 2 and shared.waiting == waits[0]
+    shared.fail_all(UnavailableError("over"), "shutdown")
+    idle_s = shared.idle_since(worker)
+    assert idle_s is not None and idle_s >= max(came_s, first.accepted_s)
+    shared.remove(worker, "has ended")
+    assert shared.idle_since(worker) is None
+
+
 async def test_a_call_goes_to_who_is_idle_rather_than_to_who_is_busy_for_nobody() -> None:
     busy, idle = Worker("a"), Worker("b")
     shared = pool(busy, idle)
@@ -402,7 +438,7 @@ async def test_a_worker_at_which_two_calls_in_a_row_die_of_silence_is_frozen() -
 async def test_silence_begins_when_the_worker_is_given_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("djl_python.server.models.pool.SUSPICION_S", 0.0)
     worker = Worker()
-    shared = pool(worker, predict_timeout_s=0.05)
+    shared = pool(worker, predict_timeout_s=0.3)
     first, *_ = [shared.submit(call(), Recorder()) for _ in range(3)]
     await asyncio.sleep(0.01)
     shared.receive(worker, [Chunk(first.id, b"", True)])
@@ -542,3 +578,99 @@ async def test_a_model_that_is_reloaded_counts_both_its_instances() -> None:
     assert b'djl_running_requests{model="m",version="",worker="1"} 1.0' in metrics.render()
     new.remove(other, "ended")
     assert b"djl_running_requests{" not in metrics.render()
+
+
+# ------------------------------------------------------------------------------------------------ batches
+
+
+async def test_batches_get_a_share_of_the_places() -> None:
+    served = Pool("m", 10, 60, Metrics().model("m", ""), batch_share=0.5)
+    served.add(worker := Worker(capacity=4))
+    flights = [served.submit_behind(call(), Recorder()) for _ in range(5)]
+    assert worker.calls == [flight.id for flight in flights[:2]]
+    served.receive(worker, [Chunk(flights[0].id, b"", True)])
+    assert worker.calls == [flight.id for flight in flights[:3]]
+    assert (served.queued, served.in_flight) == (0, 2)
+
+
+async def test_the_share_is_one_of_what_runs_at_once() -> None:
+    """What waits in the worker for a place there is in others' way."""
+    served = Pool("m", 10, 60, Metrics().model("m", ""), batch_share=0.5)
+    served.add(worker := Worker(capacity=8, at_once=4))
+    for _ in range(5):
+        served.submit_behind(call(), Recorder())
+    assert len(worker.calls) == 2
+    whole = Pool("m", 10, 60, Metrics().model("m", ""), batch_share=1.0)
+    whole.add(worker := Worker(capacity=8, at_once=4))
+    for _ in range(10):
+        whole.submit_behind(call(), Recorder())
+    assert len(worker.calls) == 8  # nobody else is expected: each has a successor at hand
+
+
+async def test_batches_have_less_while_others_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_queue, "QUIET_S", 0.05)
+    served = Pool("m", 10, 60, Metrics().model("m", ""), batch_share=0.5, batch_busy_share=0.25)
+    served.add(worker := Worker(capacity=8))
+    other = served.submit(call(), Recorder())
+    batch = [served.submit_behind(call(), Recorder()) for _ in range(6)]
+    assert worker.calls == [other.id, *(flight.id for flight in batch[:2])]
+    served.receive(worker, [Chunk(other.id, b"", True)])
+    assert len(worker.calls) == 3  # the next may come soon
+    await until(lambda: worker.calls[3:] == [flight.id for flight in batch[2:4]])
+    served.submit(call(), Recorder())
+    served.receive(worker, [Chunk(flight.id, b"", True) for flight in batch[:2]])
+    assert len(worker.calls) == 6  # of the four, two still run: no more until it is quiet again
+
+
+async def test_a_batch_gets_one_place_at_least_and_only_if_nobody_else_waits() -> None:
+    served = pool(worker := Worker())
+    first = served.submit(call(), Recorder())
+    batch = served.submit_behind(call(), Recorder())
+    second = served.submit(call(), Recorder())
+    served.receive(worker, [Chunk(first.id, b"", True)])
+    served.receive(worker, [Chunk(second.id, b"", True)])
+    assert worker.calls == [first.id, second.id, batch.id]
+
+
+async def test_a_batch_costs_nobody_a_place_in_the_queue() -> None:
+    served = pool(Worker(capacity=2), queue_size=1)
+    for _ in range(100):
+        served.submit_behind(call(), Recorder())
+    for _ in range(3):  # as many as without the batch: two places, one that waits
+        served.submit(call(), Recorder())
+    with pytest.raises(OverloadedError):
+        served.submit(call(), Recorder())
+
+
+async def test_a_batchs_call_is_taken_back() -> None:
+    served = pool(worker := Worker())
+    running, waiting = (served.submit_behind(call(), Recorder()) for _ in range(2))
+    served.cancel(waiting, "disconnect")
+    served.cancel(running, "disconnect")
+    assert worker.cancels == [(running.id, "disconnect")]
+    served.receive(worker, [Chunk(running.id, b"", True)])
+    assert worker.calls == [running.id]
+
+
+async def test_batches_are_sent_away_where_others_take_over() -> None:
+    served = pool(worker := Worker())
+    running, waiting = Recorder(), Recorder()
+    flight = served.submit_behind(call(), running)
+    served.submit_behind(call(), waiting)
+    served.send_batches_away()
+    assert isinstance(waiting.error, UnavailableError) and running.error is None
+    with pytest.raises(UnavailableError):
+        served.submit_behind(call(), Recorder())
+    served.receive(worker, [Chunk(flight.id, b"", True)])
+    await served.wait_idle()
+
+
+async def test_a_model_that_fails_ends_a_batchs_calls() -> None:
+    served, client = pool(), Recorder()
+    with pytest.raises(UnavailableError, match="loading"):
+        served.submit_behind(call(), client)
+    served = pool(Worker())
+    served.submit_behind(call(), Recorder())
+    served.submit_behind(call(), client)
+    served.fail_all(UnavailableError("it has failed"), "shutdown")
+    assert client.error is not None

@@ -1,13 +1,14 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
-from djl_python.config import ModelSpec
+from djl_python.config import ModelConfig, ModelSpec, Runtime
 from djl_python.core.errors import (
     ConfigError,
     ModelConflictError,
@@ -16,10 +17,13 @@ from djl_python.core.errors import (
     ParameterError,
     UnavailableError,
 )
+from djl_python.ipc.protocol import Status
+from djl_python.server.models.description import WorkerDescription
 from djl_python.server.models.registry import ModelRegistry
 from djl_python.server.models.replica import WorkerState
 from djl_python.server.models.served_model import Health, ServedModel
 from tests.server.harness import Files, Site, fake_registry, model_config, running, until
+from tests.server.in_process import InProcess
 
 
 def spec(name: str = "m", version: str = "") -> ModelSpec:
@@ -49,6 +53,103 @@ async def busy(site: Site) -> asyncio.Task[int]:
     task = asyncio.create_task(status())
     await until(lambda: model.pool.in_flight > before)
     return task
+
+
+# ------------------------------------------------------------------------------------ what models run with
+
+
+async def test_a_model_is_prepared_before_its_workers_start_and_old_ones_stay_if_that_fails() -> None:
+    placement, said, told = InProcess(), asyncio.Event(), []
+
+    async def prepare(config: ModelConfig, progress: Callable[[Status], None]) -> ModelConfig:
+        progress(Status("loading", "installing"))
+        await said.wait()
+        if config.properties.get("broken"):
+            raise ModelLoadError("pip says:\nno such package")
+        return msgspec.structs.replace(config, runtime=Runtime(executable="/its/python"))
+
+    registry, files = fake_registry(
+        model_config(),
+        placement=placement,
+        prepare=prepare,
+        on_progress=lambda model, status: told.append((model.config.name, status.detail)),
+    )
+    registering = registry.register(spec(), model_config())
+    await until(lambda: bool(told))
+    assert told == [("m", "installing")] and not placement.started
+    assert registry.describe("m")[0].health is Health.PENDING
+    said.set()
+    model = await registering
+    assert [one.config.runtime.executable for one, _ in placement.started] == ["/its/python"]
+    files.configs[spec()] = model_config(properties={"broken": "yes"})
+    with pytest.raises(ModelLoadError, match="no such package"):
+        await registry.reload("m")
+    assert registry.models.select("m") is model and model.health is Health.HEALTHY
+    await registry.unregister("m")
+    with pytest.raises(ModelLoadError):
+        await registry.register(spec())
+    (failed,) = registry.describe("m")
+    assert (failed.health, failed.failure, len(placement.started)) == (Health.FAILED, "pip says:\nno such package", 1)
+    await registry.close()
+
+
+async def test_what_is_being_prepared_ends_with_its_model() -> None:
+    cleaned_up = False
+
+    async def prepare(config: ModelConfig, _progress: object) -> ModelConfig:
+        nonlocal cleaned_up
+        try:
+            await asyncio.sleep(600)
+        finally:
+            await asyncio.to_thread(os.getpid)  # takes a while
+            cleaned_up = True
+        return config
+
+    registry, _ = fake_registry(model_config(), placement=InProcess(), prepare=prepare)
+    registering = registry.register(spec(), model_config())
+    await asyncio.sleep(0)
+    await registry.unregister("m")
+    with pytest.raises(ModelLoadError, match="unregistered meanwhile"):
+        await registering
+    assert cleaned_up
+    await registry.close()
+
+
+async def test_a_description_says_what_is_being_done_and_how_far_that_is() -> None:
+    said = asyncio.Event()
+
+    async def prepare(config: ModelConfig, progress: Callable[[Status], None]) -> ModelConfig:
+        progress(Status("loading", "installing"))
+        await said.wait()
+        return config
+
+    slow = model_config(properties={"load": "later"})
+    registry, files = fake_registry(slow, placement=InProcess(), prepare=prepare)
+    registering = registry.register(spec(), slow)
+    await until(lambda: registry.describe("m")[0].step == Status("loading", "installing"))
+    said.set()
+    await until(lambda: bool(registry.describe("m")[0].workers))
+    await until(lambda: _progress(registry.describe("m")[0].workers) == [("reading weights", 1, 2)])
+    assert (registry.describe("m")[0].doing, registry.describe("m")[0].step) == ("loading", None)
+    await registering
+    (idle,) = registry.describe("m")
+    assert (idle.doing, _progress(idle.workers), idle.successor) == ("", [None], ())
+    reloading = registry.reload("m")
+    await until(lambda: _progress(registry.describe("m")[0].successor) == [("reading weights", 1, 2)])
+    (beside,) = registry.describe("m")
+    assert (beside.doing, _progress(beside.workers)) == ("reloading", [None])
+    await reloading
+    files.configs[spec()] = "option.dtype=fp99: expected auto"
+    with pytest.raises(ConfigError):
+        await registry.reload("m")
+    (idle,) = registry.describe("m")
+    assert (idle.doing, idle.step, idle.successor) == ("", None, ())
+    await registry.close()
+
+
+def _progress(workers: Sequence[WorkerDescription]) -> list[tuple[str, int, int] | None]:
+    told = [one.progress for one in workers]
+    return [None if one is None else (one.detail, one.done, one.total) for one in told]
 
 
 # ------------------------------------------------------------------------------------ register

@@ -9,12 +9,13 @@ import msgspec
 import psutil
 import pytest
 
-from djl_python.config import ModelConfig
+from djl_python.config import ModelConfig, Runtime
 from djl_python.server.metrics import Metrics
 from djl_python.server.models import replica
 from djl_python.server.models.placement import placement
 from djl_python.server.models.replica import WorkerState, _backoff
-from djl_python.server.models.served_model import Health, ServedModel, worker_configs
+from djl_python.server.models.scaling import worker_configs
+from djl_python.server.models.served_model import Health, ServedModel
 from tests.server.harness import Site, model_config, running, served, until, wait_ready
 
 
@@ -46,6 +47,27 @@ async def test_a_killed_worker_comes_back_at_once_and_leaves_nothing_behind() ->
         assert (await site.post(do="echo")).json()["pid"] == site.pid != first
         await until(lambda: gone(first) and not _running(child))
         assert await site.metric("djl_worker_restarts_total") == 1
+
+
+async def test_a_worker_that_starts_again_says_why_until_it_is_ready() -> None:
+    async with running() as site:
+        (worker,) = site.model.replicas
+        os.kill(site.pid, signal.SIGKILL)
+        await until(lambda: "SIGKILL" in worker.setback)
+        await until(lambda: site.model.ready)
+        assert (worker.setback, worker.progress) == ("", None)
+
+
+async def test_a_worker_that_may_not_load_yet_says_so() -> None:
+    turns = asyncio.Semaphore(0)
+    model = served(model_config(), turns=turns)
+    model.start()
+    (worker,) = model.replicas
+    await until(lambda: worker.progress is not None)
+    assert worker.progress is not None and worker.progress.detail == "waiting until other workers have loaded"
+    turns.release()
+    await wait_ready(model)
+    await model.stop()
 
 
 def _running(pid: int) -> bool:
@@ -117,7 +139,7 @@ async def test_a_model_that_was_ready_and_can_not_load_again_is_given_up(tmp_pat
 async def test_what_is_not_there_is_named(tmp_path: Path, missing: str) -> None:
     path = str(tmp_path / missing)
     if missing == "interpreter":
-        config = msgspec.structs.replace(model_config(option={"python_executable": path}), path=str(tmp_path))
+        config = msgspec.structs.replace(model_config(), path=str(tmp_path), runtime=Runtime(executable=path))
     else:
         config = msgspec.structs.replace(model_config(), path=path)
     model = ServedModel(config, Metrics().model("m", ""), placement())
@@ -180,7 +202,7 @@ def test_delays_between_restarts_double_up_to_a_limit(times: int, delay_s: float
 async def test_what_nobody_expected_while_a_worker_starts_is_the_models_failure(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    model = await settled(model_config(option={"python_executable": "\0"}))
+    model = await settled(msgspec.structs.replace(model_config(), runtime=Runtime(executable="\0")))
     assert (model.health, model.failure) == (Health.FAILED, "supervision failed: embedded null byte")
     assert "supervision of worker 0 failed" in caplog.text
     await model.stop()

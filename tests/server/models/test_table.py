@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from djl_python.core.errors import ModelNotFoundError, ModelNotNamedError
@@ -64,3 +65,25 @@ async def test_a_model_without_a_version_is_found_under_what_an_api_calls_it() -
     for name, version, there in (("a", "2", "1"), ("b", "1", "2")):
         with pytest.raises(ModelNotFoundError, match=f"its versions: {there}$"):
             mixed.select(name, version, unversioned="1")
+
+
+async def test_the_only_one_that_was_there_at_first_answers_where_none_is_named() -> None:
+    table = ModelTable()
+    table.put(served(model_config("first")), at_startup=True)
+    table.put(served(model_config("later")))
+    assert table.select("").config.name == "first"
+    table.put(served(model_config("first", "2")))
+    assert table.select("").config.version == "2"
+    for version in ("", "2"):
+        table.remove(table.versions("first")[0] if not version else table.select("first", version))
+    assert table.select("").config.name == "later"
+    table.put(served(model_config("first")))  # which is another now
+    with pytest.raises(ModelNotNamedError):
+        table.select("")
+
+
+async def test_an_adapters_name_finds_the_model_that_has_it() -> None:
+    table = models("a", "b")
+    config = msgspec.structs.replace(model_config("c", ""), adapters={"tom": "/tom", "a": "/a"})
+    table.put(served(config))
+    assert [table.with_adapter(name) for name in ("tom", "a", "", "ann")] == ["c", "a", "", "ann"]

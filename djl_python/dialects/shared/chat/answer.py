@@ -68,10 +68,15 @@ class ToolCall(msgspec.Struct, frozen=True):
 
 
 class AnswerMessage(msgspec.Struct, frozen=True):
-    """The model's message. `content` is null if it only calls tools."""
+    """The model's message. `content` is null if it only calls tools, or ends within its reasoning.
+
+    Reasoning is there, or null, if it is split off; clients know it by one of two names.
+    """
 
     role: Literal["assistant"]
     content: str | None
+    reasoning_content: str | UnsetType | None = UNSET
+    reasoning: str | UnsetType | None = UNSET
     refusal: UnsetType | None = UNSET
     tool_calls: list[ToolCall] | UnsetType = UNSET
 
@@ -90,6 +95,8 @@ class AnswerDelta(msgspec.Struct, frozen=True):
 
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
     tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
@@ -102,12 +109,19 @@ class ChunkChoice(msgspec.Struct, frozen=True):
     finish_reason: str | None
 
 
+class CompletionDetails(msgspec.Struct, frozen=True):
+    """Which of the completion's tokens were reasoning, the marks around it included."""
+
+    reasoning_tokens: int
+
+
 class Usage(msgspec.Struct, frozen=True):
-    """Token counts."""
+    """Token counts. There are details if the model's reasoning is split off."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    completion_tokens_details: CompletionDetails | UnsetType = UNSET
 
 
 class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,16 +155,20 @@ class UsageCount:
         self._sequences_per_prompt = sequences_per_prompt
         self._prompts: dict[int, int] = {}
         self._completion_tokens = 0
+        self._reasoning_tokens: int | None = None
 
     def add(self, choice: int, finish: Finish) -> None:
         """Count a sequence that has ended."""
         self._prompts[choice // self._sequences_per_prompt] = finish.prompt_tokens
         self._completion_tokens += finish.generated_tokens
+        if finish.reasoning_tokens is not None:
+            self._reasoning_tokens = (self._reasoning_tokens or 0) + finish.reasoning_tokens
 
     def usage(self) -> Usage:
         """The token counts of the sequences that have ended."""
         prompt_tokens = sum(self._prompts.values())
-        return Usage(prompt_tokens, self._completion_tokens, prompt_tokens + self._completion_tokens)
+        details = UNSET if self._reasoning_tokens is None else CompletionDetails(self._reasoning_tokens)
+        return Usage(prompt_tokens, self._completion_tokens, prompt_tokens + self._completion_tokens, details)
 
 
 # ------------------------------------------------------------------------------------------------ the formatter
@@ -182,12 +200,13 @@ class _Sequence:
 
     Attributes:
         chunk: encodes a chunk from its text alone; set once a stream without logprobs has begun, and used for all
-            chunks but the last and those with tool calls.
+            chunks but the last and those with reasoning or tool calls.
     """
 
     chunk: Callable[[str], bytes] | None = None
     begun: bool = False
     texts: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
     tokens: list[Token] = field(default_factory=list)
     calls: dict[int, list[ToolCallDelta]] = field(default_factory=dict)
     finish: Finish | None = None
@@ -227,7 +246,7 @@ class ChatFormatter(DoneFormatter):
 
     def push(self, delta: Delta) -> bytes:
         sequence = self._sequences[delta.choice]
-        if sequence.chunk is not None and delta.finish is None and not delta.tool_calls:
+        if sequence.chunk is not None and delta.finish is None and not (delta.tool_calls or delta.reasoning):
             return sequence.chunk(delta.text) if delta.text else b""
         for call in delta.tool_calls:
             sequence.calls.setdefault(call.index, []).append(call)
@@ -237,6 +256,7 @@ class ChatFormatter(DoneFormatter):
         if self.stream:
             return self._piece(sequence, delta)
         sequence.texts.append(delta.text)
+        sequence.reasoning.append(delta.reasoning)
         if self.shows_logprobs:
             sequence.tokens += delta.tokens
         return b""
@@ -250,8 +270,8 @@ class ChatFormatter(DoneFormatter):
 
     def _piece(self, sequence: _Sequence, delta: Delta) -> bytes:
         """A chunk; b"" if the step has nothing to report (half a character, say)."""
-        tells = delta.text or delta.tool_calls or delta.finish is not None or (self.shows_logprobs and delta.tokens)
-        if not tells:
+        said = delta.text or delta.reasoning or delta.tool_calls
+        if not (said or delta.finish is not None or (self.shows_logprobs and delta.tokens)):
             return b""
         chunk = self._piece_of(sequence, delta)
         if sequence.chunk is None and not self.shows_logprobs and sequence.finish is None:
@@ -270,11 +290,14 @@ class ChatFormatter(DoneFormatter):
     def _delta(self, sequence: _Sequence, delta: Delta) -> AnswerDelta:
         named = self._style.role_always or not sequence.begun
         sequence.begun = True
-        # Tool calls come without content, and so does a last delta without text.
-        wordless = not delta.text and (delta.tool_calls or not (named or (self.shows_logprobs and delta.tokens)))
+        # Reasoning and tool calls come without content, and so does a last delta without text.
+        other = delta.reasoning or delta.tool_calls
+        wordless = not delta.text and (other or not (named or (self.shows_logprobs and delta.tokens)))
         return AnswerDelta(
             role=ROLE if named else UNSET,
             content=UNSET if wordless else delta.text,
+            reasoning_content=delta.reasoning or UNSET,
+            reasoning=delta.reasoning or UNSET,
             tool_calls=[_call_piece(call) for call in delta.tool_calls] or UNSET,
         )
 
@@ -307,10 +330,14 @@ class ChatFormatter(DoneFormatter):
         )
 
     def _message(self, sequence: _Sequence) -> AnswerMessage:
-        text = "".join(sequence.texts)
+        text, reasoning = "".join(sequence.texts), "".join(sequence.reasoning)
+        split = sequence.finish is not None and sequence.finish.reasoning_tokens is not None
+        shown = (reasoning or None) if split else UNSET
         return AnswerMessage(
             role=ROLE,
-            content=None if sequence.calls and not text else text,
+            content=None if (sequence.calls or reasoning) and not text else text,
+            reasoning_content=shown,
+            reasoning=shown,
             refusal=self._refusal,
             tool_calls=[_call(pieces) for _, pieces in sorted(sequence.calls.items())] or UNSET,
         )

@@ -172,10 +172,10 @@ def _message(message: Message, path: str, takes_images: bool) -> dict[str, Any]:
 
 def _assistant(message: AssistantMessage, path: str) -> dict[str, Any]:
     content = message.content if message.content is not None else message.refusal
-    if content is None and not message.tool_calls:
+    reasoning = message.reasoning_content if message.reasoning_content is not None else message.reasoning
+    if content is None and reasoning is None and not message.tool_calls:
         raise PayloadError(f"{path}.content: required where there are no tool_calls", f"{path}.content")
     shape: dict[str, Any] = {"role": "assistant", "content": _text(content or "")}
-    reasoning = message.reasoning_content if message.reasoning_content is not None else message.reasoning
     if reasoning is not None:
         shape["reasoning_content"] = reasoning
     if message.tool_calls:

@@ -15,15 +15,16 @@ from msgspec import Meta
 from ....config import ModelConfig
 from ....core.errors import ParameterError
 from ....core.types import Branching, Chat, GenerateRequest, ToolUse
+from ..adapters import adapter_of_model
 from ..fields.generation import (
     UNBOUNDED,
     Alternatives,
-    Flag,
     GenerationFields,
     OneOrMore,
     check_fields,
     grammar_of,
     grammars_of,
+    refuse_restrictions,
     sampling_params,
     text_options,
     without_effect,
@@ -49,15 +50,17 @@ _VARIABLES: Final = ("guideline", "reasoning_effort")
 class ChatRequest(GenerationFields, frozen=True, kw_only=True):
     """The body of a chat request."""
 
-    messages: Messages
-    max_completion_tokens: OneOrMore | None = None
-    logprobs: Flag = None
-    top_logprobs: Alternatives | None = None
-    tools: list[Tool] | None = None
+    messages: Annotated[Messages, Meta(description="The chat so far; the answer follows.")]
+    max_completion_tokens: Annotated[OneOrMore, Meta(description="The newer name of max_tokens.")] | None = None
+    logprobs: Annotated[bool, Meta(description="Report each token's log-probability.")] | None = None
+    top_logprobs: (
+        Annotated[Alternatives, Meta(description="Alternatives to report with each token; needs logprobs.")] | None
+    ) = None
+    tools: Annotated[list[Tool], Meta(description="Functions that the model may call.")] | None = None
     tool_choice: ToolChoice | None = None
-    parallel_tool_calls: Flag = None
-    modalities: list[str] | None = None
-    reasoning_effort: str | None = None
+    parallel_tool_calls: Annotated[bool, Meta(description="false: one call at most.")] | None = None
+    modalities: Annotated[list[str], Meta(description="Only text.")] | None = None
+    reasoning_effort: Annotated[str, Meta(description="A variable of the chat template.")] | None = None
 
     # Extensions.
     guideline: Annotated[str, Meta(description="TGI's: a variable of the chat template.")] | None = None
@@ -72,9 +75,11 @@ class ChatRequest(GenerationFields, frozen=True, kw_only=True):
         ]
         | None
     ) = None
-    add_generation_prompt: Flag = None
-    continue_final_message: Flag = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: (
+        Annotated[bool, Meta(description="Begin an answer after the messages; true if absent.")] | None
+    ) = None
+    continue_final_message: Annotated[bool, Meta(description="Go on with the last message.")] | None = None
+    chat_template_kwargs: Annotated[dict[str, Any], Meta(description="Variables of the chat template.")] | None = None
 
 
 @dataclass(frozen=True)
@@ -98,6 +103,7 @@ def read_chat(body: dict[str, Any], model: ModelConfig, *, must_fit: bool) -> Pa
     for name, successor in _LEGACY.items():
         if body.get(name) is not None:
             raise ParameterError(f"{name}: no longer taken; send {successor}", name)
+    refuse_restrictions(body)
     fields = read_body(body, ChatRequest, payload=("messages",))
     ignored = unknown_fields(body, ChatRequest, model)
     max_tokens = _max_tokens(fields)
@@ -132,8 +138,10 @@ def read_chat(body: dict[str, Any], model: ModelConfig, *, must_fit: bool) -> Pa
         text=text_options(fields),
         add_special_tokens=False,
         truncate=fields.truncate_prompt_tokens,
+        splits_reasoning=True,
         must_fit=must_fit and max_tokens is not None,
         bad_sequences=tuple(fields.bad_words or ()),
+        adapter=adapter_of_model(fields.model, model),
         ignored=tuple(sorted(set(ignored))),
     )
     return ParsedChat(fields, request)

@@ -39,6 +39,10 @@ _NEVER: Final[Mapping[str, tuple[str, ...]]] = {
     "prediction": (),
 }
 
+#: vLLM's fields that restrict the text in ways that are not served. Ignored like other unknown fields, they would leave
+#: it just any text.
+_RESTRICTIONS: Final = ("guided_grammar", "allowed_token_ids")
+
 Flag = bool | None
 OneOrMore = Annotated[int, Meta(ge=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
@@ -116,9 +120,13 @@ class StreamOptions(msgspec.Struct, frozen=True):
 class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
     """The fields that chats and completions share. None: not given, or given as null."""
 
-    model: Annotated[str, Meta(description="Which of several loaded models; not used where there is one.")] | None = (
-        None
-    )
+    model: (
+        Annotated[
+            str,
+            Meta(description="Which of several loaded models, or which LoRA adapter; other names mean the only model."),
+        ]
+        | None
+    ) = None
     max_tokens: (
         Annotated[int, Meta(ge=0, description="Tokens to generate at most; 0 only where a prompt is echoed.")] | None
     ) = None
@@ -129,14 +137,22 @@ class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
         None
     )
     n: Annotated[int, Meta(ge=1, le=MAX_CHOICES, description="Answers to give.")] | None = None
-    stop: Text | list[Text] | None = None
-    seed: Annotated[int, Meta(description="A 64-bit integer.")] | None = None
-    logit_bias: dict[TokenId, Annotated[float, Meta(ge=-100, le=100)]] | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    stream: Flag = None
+    stop: Annotated[Text | list[Text], Meta(description="The answer ends before such a text.")] | None = None
+    seed: Annotated[int, Meta(description="Of the random numbers, 64 bits; drawn if absent.")] | None = None
+    logit_bias: (
+        Annotated[
+            dict[TokenId, Annotated[float, Meta(ge=-100, le=100)]],
+            Meta(description="Added to the logits of these token ids, -100 to 100."),
+        ]
+        | None
+    ) = None
+    presence_penalty: Annotated[Penalty, Meta(description="Lowers logits of generated tokens.")] | None = None
+    frequency_penalty: Annotated[Penalty, Meta(description="The same, times the token's count.")] | None = None
+    stream: Annotated[bool, Meta(description="Send the answer in pieces, as server-sent events.")] | None = None
     stream_options: StreamOptions | None = None
-    response_format: ResponseFormat | None = None
+    response_format: Annotated[ResponseFormat, Meta(description="Text, JSON, or an instance of a schema.")] | None = (
+        None
+    )
 
     # Labels for the client's own records, without effect on the answer.
     user: Any = None
@@ -152,19 +168,31 @@ class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
 
     # Extensions.
     top_k: Annotated[int, Meta(ge=-1, description="-1 and 0: off.")] | None = None
-    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    typical_p: Share | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0)] | None = None
-    min_tokens: Annotated[int, Meta(ge=0)] | None = None
-    ignore_eos: Flag = None
-    stop_token_ids: list[TokenId] | None = None
-    bad_words: list[Text] | None = None
-    include_stop_str_in_output: Flag = None
-    skip_special_tokens: Flag = None
-    spaces_between_special_tokens: Flag = None
-    truncate_prompt_tokens: OneOrMore | None = None
-    guided_json: dict[str, Any] | str | None = None
-    guided_regex: Text | None = None
+    min_p: (
+        Annotated[
+            float, Meta(ge=0, le=1, description="Draw from tokens this likely, relative to the likeliest; 0: off.")
+        ]
+        | None
+    ) = None
+    typical_p: Annotated[Share, Meta(description="Typical decoding's mass; 1: off.")] | None = None
+    repetition_penalty: (
+        Annotated[float, Meta(gt=0, description="Above 1, makes tokens of the prompt and the answer less likely.")]
+        | None
+    ) = None
+    min_tokens: Annotated[int, Meta(ge=0, description="Tokens before which the answer does not end.")] | None = None
+    ignore_eos: Annotated[bool, Meta(description="Go on behind an end-of-sequence token.")] | None = None
+    stop_token_ids: Annotated[list[TokenId], Meta(description="The answer ends at one of these tokens.")] | None = None
+    bad_words: Annotated[list[Text], Meta(description="Texts that are not generated.")] | None = None
+    include_stop_str_in_output: Annotated[bool, Meta(description="End the text with what `stop` found.")] | None = None
+    skip_special_tokens: Annotated[bool, Meta(description="Leave special tokens out; true if absent.")] | None = None
+    spaces_between_special_tokens: Annotated[bool, Meta(description="Spaces between them; true if absent.")] | None = (
+        None
+    )
+    truncate_prompt_tokens: (
+        Annotated[OneOrMore, Meta(description="Keep this many tokens of the prompt's end.")] | None
+    ) = None
+    guided_json: Annotated[dict[str, Any] | str, Meta(description="vLLM's: a JSON schema for the text.")] | None = None
+    guided_regex: Annotated[Text, Meta(description="vLLM's: a regular expression for the text.")] | None = None
     guided_choice: Choices | None = None
     structured_outputs: StructuredOutputs | None = None
 
@@ -179,6 +207,18 @@ class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
         if self.stop is None:
             return ()
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+
+def refuse_restrictions(body: Mapping[str, Any], path: str = "") -> None:
+    """Refuse fields that restrict the text as nothing here can. `path` is what comes before their names.
+
+    Raises:
+        ParameterError: there is one.
+    """
+    for name in _RESTRICTIONS:
+        if body.get(name) is not None:
+            expected = "guided_json, guided_regex or guided_choice" if name.startswith("guided") else "logit_bias"
+            raise ParameterError(f"{path}{name}: not served, expected {expected}", f"{path}{name}")
 
 
 def check_fields(fields: GenerationFields, max_new_tokens: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from ...checkpoints.call_errors import CALL_ERRORS
+from ...reading.call_errors import CALL_ERRORS
 from ...reading.watching.functions import CONVOLUTION, DELTA_RULE, files_of
 from ..thread_pool import ThreadPool
 from . import causal_conv, delta_rule

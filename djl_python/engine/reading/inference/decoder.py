@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import torch
 
-from ...checkpoints.call_errors import CALL_ERRORS
 from ...checkpoints.rope import attends_in_chunks
+from ..call_errors import CALL_ERRORS
 from ..recipe.decoder import Experts, Layer, Recipe
 from ..recipe.primitives import NotUnderstoodError, Rotary
 from ..watching.copies import Copy, RandomNumbers, copy_model

@@ -14,8 +14,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from ...checkpoints.call_errors import CALL_ERRORS
 from ...transformers_private import remove_mask_function
+from ..call_errors import CALL_ERRORS
 
 #: The window of a call with a mask that may have one, or may not.
 UNKNOWN: Final = -1

@@ -395,6 +395,8 @@ def test_what_openais_service_would_obey(temperature: float) -> None:
         ),
         ({"guided_choice": []}, "guided_choice: expected a non-empty array, each item a non-empty string, got []"),
         ({"guided_choice": ["a"] * 1025}, "guided_choice: expected at most 1024 texts, got 1025"),
+        ({"guided_grammar": "a"}, "guided_grammar: not served, expected guided_json, guided_regex or guided_choice"),
+        ({"allowed_token_ids": [1]}, "allowed_token_ids: not served, expected logit_bias"),
         (
             {"structured_outputs": {"grammar": "a"}},
             "structured_outputs: expected json, regex, choice or json_object",

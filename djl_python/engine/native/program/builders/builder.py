@@ -264,8 +264,12 @@ class ProgramBuilder:
         release_pages(tensor for linear in of for tensor in tensors_of(linear.weight))
         return packed
 
-    def pack_experts(self, linears: list[ExpertLinears], chosen: int) -> Packed:
-        """Pack one linear, or a gated pair, of all experts as one weight: each expert's panels in turn."""
+    def pack_experts(self, linears: list[ExpertLinears], chosen: int, *, finely: bool = False) -> Packed:
+        """Pack one linear, or a gated pair, of all experts as one weight: each expert's panels in turn.
+
+        Args:
+            finely: as `pack_finely` does.
+        """
         experts, n = len(linears[0].weight), linears[0].columns
         missing = -n % (PANEL // len(linears))
         padded = [
@@ -275,7 +279,8 @@ class ProgramBuilder:
             )
             for one in linears
         ]
-        packed = replace(self._pack(padded, self._quantize, linears), n=n)
+        quantize = finer(self._quantize) if finely else self._quantize
+        packed = replace(self._pack(padded, quantize, linears), n=n)
         self.weight_bytes += packed.bytes * chosen // experts
         return packed
 

@@ -37,7 +37,7 @@ def build_experts(builder: ProgramBuilder, experts: Experts, after: Norm | None,
     )  # fmt: skip
     builder.add(SortOp(routing=routing))
     linears = [experts.up] if experts.gate is None else [experts.gate, experts.up]
-    up, down = builder.pack_experts(linears, chosen), builder.pack_experts([experts.down], chosen)
+    up, down = builder.pack_experts(linears, chosen), builder.pack_experts([experts.down], chosen, finely=True)
     given = builder.quantized_for(up, builder.normed)
     row_bytes = given.stride * (1 if up.of_codes else builder.dtype.itemsize)
     rows = Rows(builder.buffer("rows", chosen * row_bytes, torch.uint8), given.stride)

@@ -1,0 +1,242 @@
+"""What a batch has answered so far: a file to which each result is appended, and from which a batch goes on.
+
+A journal is JSON lines: a head that says which input it is of, then a record for each request that has its result, in
+the order in which they ended. A request is done when its record is complete; whatever a kill, a full disk or a power
+cut leaves behind the last complete record is cut off when the journal is opened again, and those requests are answered
+anew. So no request is lost, and none has two results.
+
+Blocking; who has an event loop calls it in a thread. One process at a time has a journal (a lock on the file).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from array import array
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import msgspec
+
+from ..formats.json_framing import encode_json
+from .results import ResultLine, Usage, usage_of
+from .turns import Turns
+
+VERSION: Final = 1
+#: Longest time that a result is in the kernel's memory only. A kill does not lose what is there, a power cut does.
+SYNC_EVERY_S: Final = 1.0
+
+
+class JournalError(Exception):
+    """A journal can't be used; the message says what to do."""
+
+
+class Head(msgspec.Struct, frozen=True):
+    """The first line: whose results follow. `target` is what answers, for people."""
+
+    input_sha256: str
+    count: int
+    target: str = ""
+    journal: int = VERSION
+
+
+class Record(msgspec.Struct, frozen=True):
+    """One request's result. `index` is 0 for the input's first request."""
+
+    index: int
+    failed: bool
+    result: msgspec.Raw
+
+    @classmethod
+    def of(cls, index: int, result: ResultLine, *, failed: bool) -> Record:
+        """The record of a result."""
+        return cls(index, failed, msgspec.Raw(encode_json(result)))
+
+
+class _Answer(msgspec.Struct):
+    body: msgspec.Raw
+
+
+class _Result(msgspec.Struct):
+    """The part of a result that has its tokens."""
+
+    response: _Answer | None = None
+
+
+class Journal:
+    """An open journal; a context manager that closes it.
+
+    Attributes:
+        head: its first line.
+        done: how many requests have their result; `failed`: how many of them are errors.
+        usage: the tokens of them together.
+        dropped_bytes: what was cut off behind the last complete record when it was opened.
+    """
+
+    def __init__(self, path: Path, file: BinaryIO, head: Head) -> None:
+        self.head = head
+        self.done = self.failed = self.dropped_bytes = 0
+        self.usage = Usage()
+        self._path = path
+        self._file = file
+        self._places = array("q", [-1]) * head.count  # where each request's record begins, in bytes
+        self._synced_s = time.monotonic()
+
+    @classmethod
+    def open(cls, path: Path, head: Head) -> Journal:
+        """Open the journal at `path`, or begin one.
+
+        Raises:
+            JournalError: it is of another input, it is in use, or it is no journal.
+            OSError: the file can't be read or written.
+        """
+        file = path.open("a+b")
+        try:
+            _lock(file, path)
+            file.seek(0)
+            first = file.readline()
+            if not first.endswith(b"\n"):  # empty, or cut off before it was begun
+                file.truncate(0)
+                _write(file, encode_json(head) + b"\n")
+                os.fsync(file.fileno())
+                sync_directory(path.parent)
+                return cls(path, file, head)
+            journal = cls(path, file, _checked(first, head, path))
+            journal._read(len(first))
+        except BaseException:
+            file.close()
+            raise
+        return journal
+
+    def is_done(self, index: int) -> bool:
+        """Whether this request has its result."""
+        return self._places[index] >= 0
+
+    def pending(self) -> list[int]:
+        """The requests that have none, in order."""
+        return [index for index, place in enumerate(self._places) if place < 0]
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Append the results of requests that have none yet.
+
+        Raises:
+            OSError: they can't be written. Nothing is lost but these: the journal can be opened again.
+        """
+        at = self._file.seek(0, os.SEEK_END)
+        lines = [encode_json(record) + b"\n" for record in records]
+        try:
+            _write(self._file, b"".join(lines))
+        except OSError:
+            self._file.truncate(at)
+            raise
+        for record, line in zip(records, lines, strict=True):
+            self._count(record, at)
+            at += len(line)
+        if time.monotonic() - self._synced_s >= SYNC_EVERY_S:
+            self.sync()
+
+    def sync(self) -> None:
+        """Wait until the disk has everything."""
+        os.fsync(self._file.fileno())
+        self._synced_s = time.monotonic()
+
+    def records(self) -> Iterator[Record]:
+        """All records, in the input's order."""
+        with self._path.open("rb") as file:
+            for place in self._places:
+                if place >= 0:
+                    file.seek(place)
+                    yield msgspec.json.decode(file.readline(), type=Record)
+
+    def close(self) -> None:
+        """Wait for the disk, and let go of the file; may be called again."""
+        if not self._file.closed:
+            self.sync()
+            self._file.close()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def remove(self) -> None:
+        """Remove the file of a journal whose results are elsewhere."""
+        self._path.unlink()
+        self._file.close()
+
+    def _read(self, at: int) -> None:
+        """Take in the records behind the head, up to the last complete one; cut off the rest."""
+        turns = Turns()
+        for line in self._file:
+            turns.worked(len(line))
+            record = _complete(line, self.head.count)
+            if record is None or self.is_done(record.index):
+                break
+            self._count(record, at)
+            at += len(line)
+        self.dropped_bytes = self._file.seek(0, os.SEEK_END) - at
+        if self.dropped_bytes:
+            self._file.truncate(at)
+            self.sync()
+
+    def _count(self, record: Record, place: int) -> None:
+        self._places[record.index] = place
+        self.done += 1
+        self.failed += record.failed
+        response = msgspec.json.decode(record.result, type=_Result).response
+        if response is not None:
+            self.usage.add(usage_of(response.body))
+
+
+def _lock(file: BinaryIO, path: Path) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise JournalError(f"{path}: another process is working on this batch") from None
+
+
+def _checked(first: bytes, wanted: Head, path: Path) -> Head:
+    """The head that a journal has, which has to be of the same input."""
+    try:
+        found = msgspec.json.decode(first, type=Head)
+    except msgspec.MsgspecError:
+        raise JournalError(f"{path}: this is not the journal of a batch; remove it, or choose another output") from None
+    if found.journal != VERSION:
+        raise JournalError(f"{path}: it was written by another version of this program; finish it with that one")
+    if (found.input_sha256, found.count) != (wanted.input_sha256, wanted.count):
+        raise JournalError(
+            f"{path}: these are results of another input (of {found.count} requests, SHA-256 {found.input_sha256[:12]}"
+            f"...; this one has {wanted.count}, {wanted.input_sha256[:12]}...)"
+        )
+    return found
+
+
+def _complete(line: bytes, count: int) -> Record | None:
+    """The record of a line; None: it is not complete."""
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        record = msgspec.json.decode(line, type=Record)
+        msgspec.json.decode(record.result, type=_Result)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    return record if 0 <= record.index < count else None
+
+
+def _write(file: BinaryIO, data: bytes) -> None:
+    """Write past the file's buffer: what a full disk does not take now must not be written later, when it is closed."""
+    left = memoryview(data)
+    while left:
+        left = left[os.write(file.fileno(), left) :]
+
+
+def sync_directory(path: Path) -> None:
+    """Wait until the disk knows the files of a directory by their names."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,8 @@
+"""Real traffic, recorded, played again and compared. Runs in the process of `djl-serving bench`.
+
+- `recording`: the file: requests with their times, without secrets.
+- `proxy`: passes requests on to a server, and records them.
+- `player`: plays a recording against servers, at its own pace or faster.
+- `differences`: where two answers to one request differ.
+- `command`: the options --record, --replay and --compare.
+"""

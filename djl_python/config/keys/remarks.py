@@ -1,0 +1,97 @@
+"""Warnings about keys that are unknown, misplaced, empty, another engine's or without effect.
+
+Runs in the front end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from ...core.names import did_you_mean
+from ..binding import is_utf8, settings_of
+from ..engines import all_options, own_options, row_of
+from ..properties_file import Entry
+from ..server import ServerConfig
+from ..settings import Options, ServingSettings
+from .without_effect import OPTIONS_WITHOUT_EFFECT, SERVER_WITHOUT_EFFECT, SERVING_WITHOUT_EFFECT
+
+#: Keys that DJL or LMI knows and that have no effect here.
+WITHOUT_EFFECT: Final = frozenset({*SERVING_WITHOUT_EFFECT, *(f"option.{key}" for key in OPTIONS_WITHOUT_EFFECT)})
+
+
+class Declared:
+    """The settings that are declared for a model, its engine's own options included.
+
+    Attributes:
+        takes_any_option: the engine's name, if undeclared options are its business; else "".
+        without_effect: options, without the prefix, that the engine knows and ignores -> why.
+        aliases: other names of keys -> the keys.
+        keys: every key and every alias.
+        of_others: keys that only other engines take -> the names of these engines.
+    """
+
+    def __init__(self, rolling_batch: str) -> None:
+        row = row_of(rolling_batch)
+        self.takes_any_option = row.name if row is not None and row.takes_any_option else ""
+        self.without_effect = row.options_without_effect if row is not None else {}
+        self.engine_options = own_options(rolling_batch)
+        self.structs = ((ServingSettings, ""), (Options, "option."), (self.engine_options, "option."))
+        settings = [setting for struct, prefix in self.structs for setting in settings_of(struct, prefix)]
+        self.aliases = {alias: setting.key for setting in settings for alias in setting.aliases}
+        self.keys = frozenset(setting.key for setting in settings) | self.aliases.keys()
+        self.of_others: dict[str, list[str]] = {}
+        for engine, struct in all_options().items():
+            for setting in settings_of(struct, "option."):
+                for key in {setting.key, *setting.aliases} - self.keys:
+                    self.of_others.setdefault(key, []).append(engine)
+
+
+def remarks(entries: Mapping[str, Entry], declared: Declared, *, own_code: bool) -> Iterator[str]:
+    """A warning for each key that does not do what whoever wrote it may think.
+
+    Args:
+        own_code: whether code of the model's own gets the settings; the built-in handler reads no other keys.
+    """
+    for key, (value, source) in entries.items():
+        if key in declared.keys:
+            if not value.strip():
+                yield f"{source}: {key} is empty: the default counts"
+        elif is_utf8(f"{key} {value}"):
+            yield f"{source}: {key} {_remark(key, declared, own_code)}"
+
+
+def _remark(key: str, declared: Declared, own_code: bool) -> str:
+    """What is said of a key that no setting of the model declares."""
+    option = key.removeprefix("option.")
+    if option == key:
+        if key in SERVING_WITHOUT_EFFECT:
+            return f"has no effect: {SERVING_WITHOUT_EFFECT[key]}"
+        if key in SERVER_WITHOUT_EFFECT:
+            return f"has no effect: {SERVER_WITHOUT_EFFECT[key]}"
+        if key in _server_keys():
+            return f"is the server's, not a model's: it counts in config.properties, or as SERVING_{key.upper()}"
+        return f"is not known{did_you_mean(key, declared.keys)}"
+    if option in declared.without_effect:
+        return f"has no effect: {declared.without_effect[option]}"
+    if declared.takes_any_option:
+        return f"is passed to {declared.takes_any_option}"
+    if option in OPTIONS_WITHOUT_EFFECT:
+        return f"has no effect: {OPTIONS_WITHOUT_EFFECT[option]}"
+    if key in declared.of_others:
+        return f"has no effect: only option.rolling_batch={' and '.join(declared.of_others[key])} takes it"
+    said = "is not known: passed to the handler" if own_code else "is not known"
+    return said + did_you_mean(key, declared.keys)
+
+
+def misplaced(entries: Mapping[str, Entry], declared: Declared, key: str) -> str:
+    """'; SOURCE: KEY is not known; did you mean ...?' of what was probably meant to be `key`; "" for nothing."""
+    names = [key, *(alias for alias, main in declared.aliases.items() if main == key)]
+    for name, entry in entries.items():
+        if name not in declared.keys and (hint := did_you_mean(name, names)):
+            return f"; {entry.source}: {name} is not known{hint}"
+    return ""
+
+
+def _server_keys() -> frozenset[str]:
+    return frozenset(setting.key for setting in settings_of(ServerConfig))

@@ -1,0 +1,114 @@
+"""The LoRA adapters that vLLM has now. Imported where vLLM is, in the engine process, by `engine` alone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Final
+
+from vllm.lora.request import LoRARequest
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError
+
+from ...config.adapters import adapter_rank
+from ...core.errors import MemoryLoadError, ModelLoadError, ParameterError
+from ...core.uses import Uses
+from .arguments import SPARE_PLACES
+
+#: What vLLM's processes write around a reason as it passes them.
+_AROUND: Final = re.compile(r"^.*Worker failed with error '(.*)', please check the stack trace.*$", re.DOTALL)
+
+
+def room(lora_config: Any, is_cpu: bool) -> int | None:
+    """How many adapters a model may have; None: as many as one likes, as vLLM reads those again that it has dropped."""
+    return None if lora_config is None or not is_cpu else lora_config.max_loras - SPARE_PLACES
+
+
+class Adapters:
+    """Adapters by name, each with a number and a name of its own in vLLM.
+
+    vLLM tells adapters apart by these: KV blocks that one has computed would be another's if it had the same.
+
+    Args:
+        most: as `room` says.
+    """
+
+    def __init__(self, engine: AsyncLLM, most: int | None) -> None:
+        self._engine = engine
+        self._most = most
+        self._numbers = itertools.count(1)
+        self._by_name: dict[str, LoRARequest] = {}
+        self._generations = Counter[str]()
+        self._uses = Uses[int]()  # by their numbers
+
+    @contextlib.contextmanager
+    def used(self, name: str) -> Iterator[LoRARequest | None]:
+        """The adapter of a sequence, None for "", which is kept until the context ends.
+
+        Raises:
+            ParameterError: it has gone.
+        """
+        if not name:
+            yield None
+            return
+        if (request := self._by_name.get(name)) is None:
+            raise ParameterError(f"adapter {name} has been unregistered", "")
+        with self._uses.of([request.lora_int_id]):
+            yield request
+
+    async def add(self, name: str, directory: str, *, pin: bool = False) -> None:
+        """Load an adapter, which takes the place of the one that has the name; its sequences keep theirs.
+
+        Raises:
+            ParameterError: vLLM does not take it.
+            MemoryLoadError: there is no room for one more.
+        """
+        before = self._by_name.get(name)
+        if before is None and self._most is not None and len(self._by_name) >= self._most:
+            raise MemoryLoadError(
+                f"adapter {name}: there is room for {self._most} adapters, and they are there; option.max_loras gives "
+                "them more"
+            )
+        self._check_rank(name, directory)
+        generation = self._generations[name]
+        made = LoRARequest(f"{name}-{generation}" if generation else name, next(self._numbers), directory)
+        # Whatever a file of the client's may cause, in vLLM's other process.
+        told = (await asyncio.gather(self._load(made, pin), return_exceptions=True))[0]
+        if isinstance(told, BaseException):
+            if isinstance(told, EngineDeadError) or self._engine.errored:
+                raise told
+            await self._engine.remove_lora(made.lora_int_id)  # it may be half there
+            reason = _AROUND.sub(r"\1", str(told))
+            raise ParameterError(f"vLLM does not take the adapter {name}: {reason}", "src") from told
+        self._generations[name] += 1
+        self._by_name[name] = made
+        if before is not None:
+            await self._end(before)
+
+    async def remove(self, name: str) -> None:
+        """Forget an adapter, once its sequences have ended; an unknown one is none."""
+        if (request := self._by_name.pop(name, None)) is not None:
+            await self._end(request)
+
+    def _check_rank(self, name: str, directory: str) -> None:
+        try:
+            rank = adapter_rank(directory)
+        except ModelLoadError as exc:
+            raise ParameterError(f"adapter {name}: {exc.message}", "src") from exc
+        most = self._engine.vllm_config.lora_config.max_lora_rank
+        if rank > most:
+            raise ParameterError(f"adapter {name} has rank {rank}; expected at most option.max_lora_rank={most}", "src")
+
+    async def _load(self, request: LoRARequest, pin: bool) -> None:
+        await self._engine.add_lora(request)
+        if pin:
+            await self._engine.pin_lora(request.lora_int_id)
+
+    async def _end(self, request: LoRARequest) -> None:
+        """Have vLLM forget it, once no sequence has it: for one that has, vLLM would read it again."""
+        await self._uses.ended(request.lora_int_id)
+        await self._engine.remove_lora(request.lora_int_id)

@@ -1,0 +1,111 @@
+"""Sequences in vLLM's words, and what it says of them in ours.
+
+Runs in the engine process, without vLLM: whatever has these attributes is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from ...core.types import FinishReason, Grammar, SamplingParams, TokenEvent
+from ..structural_tags import schema_of, structural_tag
+
+#: Fields of `SamplingParams` that vLLM has: no typical_p.
+PARAMETERS: Final = frozenset(SamplingParams.__struct_fields__) - {"typical_p"}
+
+_Alternatives = tuple[tuple[int, float], ...]
+
+
+def sampling_arguments(sampling: SamplingParams) -> dict[str, Any]:
+    """The arguments of `vllm.SamplingParams`, without the grammar and bad words."""
+    drawn: dict[str, Any] = {"temperature": 0.0}
+    if sampling.do_sample:
+        drawn = {
+            "temperature": sampling.temperature,
+            "top_k": sampling.top_k,
+            "top_p": sampling.top_p,
+            "min_p": sampling.min_p,
+            "seed": sampling.seed,
+        }
+    return {
+        **drawn,
+        "max_tokens": sampling.max_new_tokens,
+        "min_tokens": sampling.min_new_tokens,
+        "repetition_penalty": sampling.repetition_penalty,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "ignore_eos": sampling.ignore_eos,
+        "stop_token_ids": list(sampling.stop_token_ids),
+        "logit_bias": sampling.logit_bias or None,
+        "logprobs": sampling.top_logprobs if sampling.logprobs else None,
+        "prompt_logprobs": sampling.prompt_logprobs,
+        "detokenize": False,
+    }
+
+
+def grammar_arguments(grammar: Grammar) -> dict[str, Any]:
+    """The arguments of `vllm.sampling_params.StructuredOutputsParams`."""
+    if grammar.before is not None:
+        return {"structural_tag": structural_tag(grammar.before, grammar)}
+    if grammar.kind == "regex":
+        return {"regex": grammar.source}
+    return {"json": schema_of(grammar)}
+
+
+def token_events(
+    request_id: int, output: Any, sampling: SamplingParams, running_s: float | None = None
+) -> list[TokenEvent]:
+    """The events of what one of vLLM's steps gave a sequence: one for each token.
+
+    Args:
+        output: a `vllm.RequestOutput` with what is new.
+        running_s: how long it has been worked on, with the first tokens.
+    """
+    (part,) = output.outputs
+    ids = list(part.token_ids)
+    events = []
+    for index, token in enumerate(ids):
+        logprob: float | None = None
+        top: _Alternatives = ()
+        if part.logprobs is not None:
+            logprob, top = _entry(part.logprobs[index], token, sampling.top_logprobs)
+        finish = _reason(part, sampling) if index == len(ids) - 1 else None
+        prompt: tuple[tuple[float | None, _Alternatives], ...] = ()
+        if index == 0 and sampling.prompt_logprobs is not None and output.prompt_logprobs:
+            prompt = _prompt(output.prompt_token_ids, output.prompt_logprobs, sampling.prompt_logprobs)
+        events.append(
+            TokenEvent(
+                request_id=request_id,
+                token_id=token,
+                logprob=logprob,
+                finish=finish,
+                top=top,
+                prompt=prompt,
+                running_s=running_s if index == 0 else None,
+            )
+        )
+    return events
+
+
+def _reason(part: Any, sampling: SamplingParams) -> FinishReason | None:
+    if part.finish_reason is None:
+        return None
+    if part.finish_reason == "length":
+        return FinishReason.LENGTH
+    return FinishReason.STOP if part.stop_reason in sampling.stop_token_ids else FinishReason.EOS
+
+
+def _entry(found: Mapping[int, Any], token: int, alternatives: int) -> tuple[float, _Alternatives]:
+    """A token's log-probability, and those of the likeliest at its position, best first."""
+    ranked = sorted(((one, entry.logprob) for one, entry in found.items()), key=lambda pair: -pair[1])
+    return found[token].logprob, tuple(ranked[:alternatives])
+
+
+def _prompt(
+    ids: Sequence[int], found: Sequence[Mapping[int, Any] | None], alternatives: int
+) -> tuple[tuple[float | None, _Alternatives], ...]:
+    return tuple(
+        (None, ()) if entry is None else _entry(entry, token, alternatives)
+        for token, entry in zip(ids, found, strict=True)
+    )

@@ -1,0 +1,218 @@
+"""Answers the routes of OpenAI's files and batches. Runs in the front end's event loop.
+
+Errors are OpenAI's, with the path of the field in `param`; the exchange writes them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from ...config import ServerConfig
+from ...core.errors import ParameterError, RouteError, ServingError, StorageError, UnavailableError
+from ...dialects.openai import batches as api
+from ...dialects.shared.base import Answer, Kind
+from ...dialects.shared.request_body import object_of
+from ...dialects.shared.typed_body import read_body
+from ...formats.json_framing import encode_json
+from ..http.file_answers import FileAnswer
+from ..http.request_head import RequestHead
+from ..metrics import Metrics
+from ..routes import RouteTable
+from ..spans import NO_SPANS, Spans
+from .calls import Calls
+from .fields import check_known, read_texts
+from .jobs import Jobs
+from .measures import measure
+from .store import Store
+from .uploads import Upload
+
+T = TypeVar("T", bound=msgspec.Struct)
+U = TypeVar("U")
+
+_OFF: Final = "there are no files and batches here: batch_directory, a setting of the server, says where to keep them"
+
+Page = Callable[[Mapping[str, str], RequestHead, bytes], "Answer | Awaitable[Answer | FileAnswer]"]
+
+
+class Batches:
+    """The files and batches of a server; without a `batch_directory`, their routes answer that there are none.
+
+    Raises:
+        ConfigError: the directory can't be used.
+    """
+
+    def __init__(
+        self, config: ServerConfig, routes: RouteTable, calls: Calls, metrics: Metrics, spans: Spans = NO_SPANS
+    ) -> None:
+        self._pages: Mapping[str, Page] = {}
+        self._closed = False
+        self._max_file_bytes = config.batch_max_file_bytes
+        self._store: Store | None = None
+        self._jobs: Jobs | None = None
+        if config.batch_directory:
+            self._store = Store(config)
+            endpoints = _endpoints(routes)
+            self._jobs = Jobs(
+                self._store,
+                calls.send,
+                endpoints,
+                max_running=config.batch_max_running,
+                max_requests=config.batch_max_requests,
+            )
+            self._pages = _Pages(self._store, self._jobs, endpoints, spans).pages
+            measure(self._store, metrics)
+
+    def start(self) -> None:
+        """Go on with what an earlier server began."""
+        if self._jobs is not None:
+            self._jobs.start()
+
+    async def close(self) -> None:
+        """Stop, and answer no more; every batch can go on later."""
+        self._closed = True
+        if self._jobs is not None and self._store is not None:
+            await self._jobs.close()
+            await self._store.close()
+
+    def receiver(self, head: RequestHead) -> Upload:
+        """What takes the file that a request uploads.
+
+        Raises:
+            RouteError: there is no `batch_directory`.
+            UnavailableError: the server is shutting down.
+            MediaTypeError, PayloadError, TooLargeError: see `Upload`.
+        """
+        return Upload(self._open(), head, self._max_file_bytes)
+
+    def answer(
+        self, operation: str, values: Mapping[str, str], head: RequestHead, body: bytes
+    ) -> Answer | Awaitable[Answer | FileAnswer]:
+        """The page of one of `dialects.openai.batches.ROUTES`, but for uploads.
+
+        Raises:
+            RouteError: there is no `batch_directory`.
+            UnavailableError: the server is shutting down.
+        """
+        self._open()
+        return self._pages[operation](values, head, body)
+
+    def _open(self) -> Store:
+        if self._store is None:
+            raise RouteError(_OFF)
+        if self._closed:
+            raise UnavailableError("the server is shutting down")
+        return self._store
+
+
+def _endpoints(routes: RouteTable) -> Sequence[str]:
+    """Where the requests of a batch may go: OpenAI's routes that generate."""
+    rows = ((route, dialect) for route, dialect in routes.rows if dialect is not None and dialect.name == "openai")
+    return [route.path for route, _ in rows if route.kind is Kind.GENERATE and "{" not in route.path]
+
+
+class _Pages:
+    """What answers, by operation."""
+
+    def __init__(self, store: Store, jobs: Jobs, endpoints: Sequence[str], spans: Spans) -> None:
+        self._store = store
+        self._spans = spans
+        self._jobs = jobs
+        self._endpoints = endpoints
+        self.pages: Mapping[str, Page] = {
+            api.LIST_FILES: self._list_files,
+            api.FILE: lambda values, head, body: _json(store.file(values["file_id"])),
+            api.DELETE_FILE: self._delete,
+            api.FILE_CONTENT: self._content,
+            api.CREATE_BATCH: self._create,
+            api.LIST_BATCHES: self._list_batches,
+            api.BATCH: lambda values, head, body: _json(store.state(values["batch_id"]).batch),
+            api.CANCEL_BATCH: self._cancel,
+        }
+
+    # ------------------------------------------------------------------------------------ files
+
+    def _list_files(self, values: Mapping[str, str], head: RequestHead, body: bytes) -> Answer:
+        query = _query(api.FileQuery, head)
+        found = [file for file in self._store.files if query.purpose in ("", file.purpose)]
+        if query.order == "desc":
+            found.reverse()
+        page, more = _page(found, query.after, query.limit)
+        return _json(api.FileList(data=page, has_more=more, **_ends(page)))
+
+    async def _delete(self, values: Mapping[str, str], head: RequestHead, body: bytes) -> Answer:
+        file_id = self._store.file(values["file_id"]).id
+        if (batch := self._store.needed.get(file_id)) is not None:
+            raise ParameterError(f"file_id: batch {batch}, which has not ended, reads this file", "file_id")
+        await _on_disk(self._store.delete(file_id))
+        return _json(api.FileDeleted(id=file_id))
+
+    async def _content(self, values: Mapping[str, str], head: RequestHead, body: bytes) -> FileAnswer:
+        return FileAnswer(self._store.path(self._store.file(values["file_id"]).id))
+
+    # ------------------------------------------------------------------------------------ batches
+
+    async def _create(self, values: Mapping[str, str], head: RequestHead, body: bytes) -> Answer:
+        given = object_of(body)
+        wanted = read_body(given, api.BatchRequest)
+        check_known(given, api.BatchRequest)
+        if wanted.endpoint not in self._endpoints:
+            raise ParameterError(
+                f"endpoint: expected {' or '.join(self._endpoints)}, got {wanted.endpoint[:200]!r}", "endpoint"
+            )
+        try:
+            file = self._store.file(wanted.input_file_id)
+        except ServingError as exc:
+            raise ParameterError(f"input_file_id: {exc.message}", "input_file_id") from exc
+        if file.purpose != "batch":
+            raise ParameterError('input_file_id: expected a file whose purpose is "batch"', "input_file_id")
+        trace = functools.partial(self._spans.batch_created, head.headers)
+        return _json(await _on_disk(self._jobs.create(wanted, trace)))
+
+    def _list_batches(self, values: Mapping[str, str], head: RequestHead, body: bytes) -> Answer:
+        query = _query(api.BatchQuery, head)
+        newest = [state.batch for state in reversed(self._store.states)]
+        page, more = _page(newest, query.after, query.limit)
+        return _json(api.BatchList(data=page, has_more=more, **_ends(page)))
+
+    async def _cancel(self, values: Mapping[str, str], head: RequestHead, body: bytes) -> Answer:
+        return _json(await _on_disk(self._jobs.cancel(values["batch_id"])))
+
+
+# ------------------------------------------------------------------------------------------------ inside
+
+
+def _query(into: type[T], head: RequestHead) -> T:
+    return read_texts(dict(head.query), into)
+
+
+async def _on_disk(work: Awaitable[U]) -> U:
+    """What comes of work that writes.
+
+    Raises:
+        StorageError: it can't write.
+    """
+    try:
+        return await work
+    except OSError as exc:
+        raise StorageError.of(exc) from exc
+
+
+def _page(found: list[Any], after: str, limit: int) -> tuple[list[Any], bool]:
+    """The page behind an id, and whether there are more."""
+    ids = [one.id for one in found]
+    if after and after not in ids:
+        raise ParameterError(f"after: there is nothing with the id {after[:200]!r}", "after")
+    start = ids.index(after) + 1 if after else 0
+    return found[start : start + limit], start + limit < len(found)
+
+
+def _ends(page: Sequence[Any]) -> dict[str, Any]:
+    return {"first_id": page[0].id, "last_id": page[-1].id} if page else {}
+
+
+def _json(value: object) -> Answer:
+    return Answer(200, encode_json(value))

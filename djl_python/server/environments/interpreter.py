@@ -1,0 +1,162 @@
+"""Interpreters that workers may run with: asked for their version, for what they have, and for what they lack.
+
+Runs in the front end, in a thread: an interpreter is started for it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from ...config import PROCESS_NEEDS, ModelConfig
+from ...config.tasks import BUILT_IN_HANDLERS
+from ...core.errors import ModelLoadError
+from ...usercode.module import user_file
+
+#: The oldest that this project runs on; setup.cfg says the same.
+LEAST_PYTHON: Final = (3, 11, 4)
+#: What the built-in handler and its engine import besides. torch is never installed unasked: which one is a choice.
+BUILT_IN_NEEDS: Final = (
+    *("accelerate>=1.1", "jinja2>=3.1", "llguidance>=1.9", "numpy>=1.26", "psutil>=5.9"),
+    *("torch>=2.6", "transformers>=5.23,<5.25"),
+)
+_PROBE_TIMEOUT_S: Final = 60
+
+#: Runs in the interpreter, which may be of any age. `stock` has the names of what is installed, with their versions.
+_PROBE: Final = """
+import json, os, sys
+found = {"version": list(sys.version_info[:3]), "build": sys.version, "prefix": sys.prefix}
+if sys.version_info >= (3, 8):
+    import importlib.util, site
+    from importlib import metadata
+    found["is_venv"] = sys.prefix != sys.base_prefix
+    found["has_pip"] = importlib.util.find_spec("pip") is not None
+    found["sites"] = [path for path in site.getsitepackages() if path in sys.path]
+    found["stock"] = sorted(
+        name for path in sys.path if os.path.isdir(path or "?") for name in os.listdir(path)
+        if name.endswith((".dist-info", ".egg-info", ".pth"))
+    )
+    for name in sys.argv[1:]:
+        try:
+            found.setdefault("versions", {})[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            pass
+sys.stdout.write("\\n" + json.dumps(found) + "\\n")
+"""
+
+
+class Interpreter(msgspec.Struct, frozen=True):
+    """A Python interpreter.
+
+    Attributes:
+        executable: how it is started.
+        version: major, minor, micro.
+        build: `sys.version`.
+        prefix: the folder that it is installed in.
+        is_venv: whether it is that of a virtual environment.
+        has_pip: whether `-m pip` works.
+        sites: folders of its own packages.
+        stock: names and versions of all packages that it finds.
+        versions: those of the packages that it was asked for, by name.
+    """
+
+    executable: str
+    version: tuple[int, int, int]
+    build: str
+    prefix: str
+    is_venv: bool = False
+    has_pip: bool = False
+    sites: tuple[str, ...] = ()
+    stock: tuple[str, ...] = ()
+    versions: dict[str, str] = {}
+
+    def lacks(self, needs: Sequence[str]) -> tuple[str, ...]:
+        """Those of these requirements that it does not meet, of the packages that it was asked for."""
+        return tuple(need for need in needs if not meets(self.versions.get(name_of(need)), need))
+
+
+def interpreter_of(config: ModelConfig, environment: Mapping[str, str], needs: Sequence[str]) -> Interpreter:
+    """The interpreter that a model names, or the server's own, asked for the packages that it needs.
+
+    Args:
+        environment: what it is started in.
+
+    Raises:
+        ModelLoadError: it can't be used; one line says why.
+    """
+    named = config.option.python_executable
+    where = f"{config.provenance.get('option.pythonExecutable', 'option')}: option.pythonExecutable={named}"
+    executable = named or sys.executable
+    if "/" in executable:
+        executable = str(Path(config.path, executable).absolute())  # one that is relative is the model's
+    else:
+        executable = shutil.which(executable, path=environment.get("PATH")) or executable
+    try:
+        found = asked(executable, environment, needs)
+    except ModelLoadError as error:
+        raise ModelLoadError(f"{where}: {error.message}" if named else error.message) from error
+    if found.version < LEAST_PYTHON:
+        is_this, least = (".".join(map(str, version)) for version in (found.version, LEAST_PYTHON))
+        raise ModelLoadError(f"{where}: this is Python {is_this}, and workers need {least} or newer")
+    return found
+
+
+def asked(executable: str, environment: Mapping[str, str], needs: Sequence[str]) -> Interpreter:
+    """What an interpreter says of itself.
+
+    Raises:
+        ModelLoadError: it does not start, or does not answer as an interpreter.
+    """
+    command = [executable, "-c", _PROBE, *map(name_of, needs)]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, cwd="/", env=environment, timeout=_PROBE_TIMEOUT_S, stdin=subprocess.DEVNULL
+        )
+        answer = json.loads((done.stdout.splitlines() or [b""])[-1])
+        return msgspec.convert({"executable": executable, **answer}, Interpreter)
+    except OSError as exc:
+        raise ModelLoadError(f"{executable}: {exc.strerror}") from exc
+    except subprocess.TimeoutExpired as exc:
+        raise ModelLoadError(f"{executable} did not answer within {_PROBE_TIMEOUT_S} s") from exc
+    except (ValueError, TypeError) as exc:  # what is no interpreter prints anything, or nothing
+        said = (done.stderr.decode(errors="replace").strip().splitlines() or [f"status {done.returncode}"])[-1]
+        raise ModelLoadError(f"{executable} is no Python interpreter that works: {said}") from exc
+
+
+def needs_of(config: ModelConfig) -> tuple[str, ...]:
+    """What a model's workers import of packages that are not the user's business."""
+    entry_point = config.option.entry_point
+    built_in = entry_point in BUILT_IN_HANDLERS or not (entry_point or user_file(config))
+    return (*PROCESS_NEEDS, *BUILT_IN_NEEDS) if built_in else PROCESS_NEEDS
+
+
+def name_of(need: str) -> str:
+    """The package's name in a requirement."""
+    return re.split(r"[<>=]", need, maxsplit=1)[0]
+
+
+def meets(version: str | None, need: str) -> bool:
+    """Whether a version of a package, or none, is what a requirement wants."""
+    if version is None:
+        return False
+    found = _numbers(version)
+    for bound in need.removeprefix(name_of(need)).split(","):
+        if bound.startswith(">=") and found < _numbers(bound[2:]):
+            return False
+        if bound.startswith("<") and found >= _numbers(bound[1:]):
+            return False
+    return True
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """A version's release: 2.6.0+cpu -> 2, 6, 0."""
+    matched = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, matched[0].split("."))) if matched else ()

@@ -1,0 +1,287 @@
+"""Answers that are fetched later: DJL's asynchronous requests.
+
+Runs in the front end's event loop. A request with `x-synchronous: false` is answered at once, with a token; who sends
+that as `x-starting-token` gets what there is of the answer from there on, in pieces as its worker made them. SageMaker
+passes these on in a header of its own, `X-Amzn-SageMaker-Custom-Attributes: x-synchronous=false`.
+
+What is held is bounded in number and bytes: complete answers give way to new ones, those first that were not asked for
+for longest. Source: DJL Serving's "Async and Caching".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Final
+
+from ...config import ServerConfig
+from ...core.errors import HandlerError, OverloadedError, PayloadError, ServingError
+from ...dialects.shared.base import Answer, Dialect
+from ...ipc.protocol import Trace
+from ..models.flights import Flight
+from ..models.served_model import ServedModel
+from ..routes import Match
+from ..spans import NO_SPAN, Span
+from .answers import error_answer
+from .bodies import Body
+
+SYNCHRONOUS: Final = "x-synchronous"
+STARTING_TOKEN: Final = "x-starting-token"
+NEXT_TOKEN: Final = "x-next-token"
+MAX_ITEMS: Final = "x-max-items"
+_ATTRIBUTES: Final = "x-amzn-sagemaker-custom-attributes"
+_TOKEN: Final = re.compile(r"([\w-]{32})([0-9]{1,12})", re.ASCII)
+_SECRET_BYTES: Final = 24  # 32 characters
+
+
+class DeferredAnswer:
+    """One answer that is fetched later. Is the pool's `Client`.
+
+    Args:
+        body: the request's, which is let go once a worker has it.
+        operation: of the dialect.
+
+    Attributes:
+        secret: what its tokens begin with.
+        model: which answers.
+        dialect: of the answer.
+        ended: whether it is complete.
+        fetched: whether a client has had its end.
+        size: bytes that it has so far.
+        span: of the request.
+    """
+
+    def __init__(
+        self, answers: DeferredAnswers, model: ServedModel, dialect: Dialect, operation: str, body: Body
+    ) -> None:
+        self.secret = secrets.token_urlsafe(_SECRET_BYTES)
+        self.model = model
+        self.dialect = dialect
+        self.ended = self.fetched = False
+        self.size = 0
+        self.span: Span = NO_SPAN
+        self._answers = answers
+        self._operation = operation
+        self._body = body
+        self._flight: Flight | None = None
+        self._status = 200
+        self._headers: Mapping[str, str] = {}
+        self._pieces: list[bytes] = []
+        self._failure: ServingError | None = None  # that comes behind the pieces
+        self._expiry: asyncio.TimerHandle | None = None
+
+    def begun(self, flight: Flight) -> Answer:
+        """The call has been admitted: hold the answer, and tell the client how to ask for it."""
+        self._flight = flight
+        self._answers.hold(self)
+        return Answer(200, b"", self._next(0))
+
+    def part(self, start: int, most: int | None) -> Answer:
+        """The pieces from `start` on, at most so many of them; status 202 where there is none yet.
+
+        Raises:
+            PayloadError: it has no such piece.
+        """
+        if self._failure is not None and start >= len(self._pieces):
+            self.fetched = True
+            return error_answer(self._failure, self.dialect, self.model.config, self._operation)
+        if start > len(self._pieces):
+            raise PayloadError(f"{STARTING_TOKEN}: not a token of this answer", STARTING_TOKEN)
+        pieces = self._pieces[start:][:most]
+        after = start + len(pieces)
+        if not pieces and not self.ended:
+            return Answer(202, b"", self._next(start))
+        is_all = self.ended and after == len(self._pieces) and self._failure is None
+        self.fetched = self.fetched or is_all
+        return Answer(self._status, b"".join(pieces), {**self._headers, **({} if is_all else self._next(after))})
+
+    def keep_for(self, seconds: float) -> None:
+        """Drop the answer, if it is complete, that many seconds from now and not before."""
+        self.forget()
+        if self.ended:
+            self._expiry = asyncio.get_running_loop().call_later(seconds, self._answers.drop, self.secret)
+
+    def forget(self) -> None:
+        """Set no more time."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+
+    def refuse(self, refusal: ServingError) -> None:
+        """Give up an answer that there is no room for."""
+        self.size, self._pieces[:] = 0, []
+        self._fail(refusal)
+        if self._flight is not None:
+            self.model.pool.cancel(self._flight, "slow_reader")
+
+    # ------------------------------------------------------------------------------------ pool.Client
+
+    def sent(self) -> None:
+        """Release the request's body."""
+        self._body.let_go()
+        self.span.dispatched()
+
+    def noted(self, notes: Trace) -> None:
+        """Add to the request's span."""
+        self.span.noted(notes)
+
+    def start(self, status: int, headers: dict[str, str]) -> None:
+        """Keep the status and the headers, which every part of the answer has."""
+        self._status, self._headers = status, headers
+
+    def body(self, data: bytes, last: bool) -> None:
+        """Keep a piece."""
+        if self.ended:
+            return
+        if data:
+            self._pieces.append(data)
+            self.size += len(data)
+            if self._flight is not None and not last:
+                self.model.pool.taken(self._flight, len(data))
+        if last:
+            self._end()
+        self._answers.grew(self, len(data))
+
+    def break_off(self) -> None:
+        """The answer ends incomplete, which is told behind its last piece."""
+        self._fail(HandlerError("the answer ended before it was complete"))
+
+    def fail(self, error: ServingError) -> None:
+        """The error is the answer, or ends it as it would end a stream."""
+        if self.ended:
+            return
+        self.span.failed(error)
+        config = self.model.config
+        if not self._pieces:
+            answer = error_answer(error, self.dialect, config, self._operation)
+            self.start(answer.status, dict(answer.headers))
+            self.body(answer.body, last=True)
+            return
+        headers = {name.lower(): value for name, value in self._headers.items()}
+        end = self.dialect.failed_stream_end(error, headers, config)
+        if end is None:
+            self._fail(error)
+        else:
+            self.body(end, last=True)
+
+    # ------------------------------------------------------------------------------------ inside
+
+    def _fail(self, failure: ServingError) -> None:
+        if not self.ended:
+            self._failure = failure
+            self._end()
+
+    def _end(self) -> None:
+        self.ended = True
+        self._body.let_go()
+        self.span.ended(self._status)
+        self._answers.ended(self)
+
+    def _next(self, position: int) -> dict[str, str]:
+        token = f"{self.secret}{position}"
+        return {NEXT_TOKEN: token, _ATTRIBUTES: f"{NEXT_TOKEN}={token}"}
+
+
+class DeferredAnswers:
+    """The answers of a server that are held for their clients."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        self._capacity = config.memory_cache_capacity
+        self._max_bytes = config.memory_cache_bytes
+        self._expiration_s = config.memory_cache_expiration_s
+        self._answers: OrderedDict[str, DeferredAnswer] = OrderedDict()  # what was not asked for for longest is first
+        self._held_bytes = 0
+
+    @property
+    def unfetched(self) -> int:
+        """How many answers are held of which no client has had the end."""
+        return sum(not answer.fetched for answer in self._answers.values())
+
+    def found(self, match: Match, headers: Mapping[str, str]) -> tuple[DeferredAnswer, Answer] | None:
+        """The answer whose token a request has, and the part of it that is asked for; None: it has none.
+
+        Raises:
+            PayloadError: nothing is held under this token, or `x-max-items` is no number of pieces.
+        """
+        defers = match.dialect is not None and match.dialect.defers
+        token = _attribute(headers, STARTING_TOKEN) if defers else None
+        if token is None:
+            return None
+        split = _TOKEN.fullmatch(token)
+        answer = None if split is None else self._answers.get(split[1])
+        if split is None or answer is None:
+            raise PayloadError(f"{STARTING_TOKEN}: nothing is held under this token (any more)", STARTING_TOKEN)
+        most = _attribute(headers, MAX_ITEMS)
+        if most is not None and not re.fullmatch("[1-9][0-9]{0,8}", most):
+            raise PayloadError(f"{MAX_ITEMS}: expected an integer >= 1, got {most!r}", MAX_ITEMS)
+        self._answers.move_to_end(split[1])
+        answer.keep_for(self._expiration_s)
+        return answer, answer.part(int(split[2]), None if most is None else int(most))
+
+    def wanted(self, match: Match, headers: Mapping[str, str]) -> bool:
+        """Whether a request's answer is to be fetched later."""
+        defers = match.dialect is not None and match.dialect.defers
+        return defers and (_attribute(headers, SYNCHRONOUS) or "").lower() == "false"
+
+    def make(self, model: ServedModel, dialect: Dialect, operation: str, body: Body) -> DeferredAnswer:
+        """An answer for a new call; nothing is held before the call is admitted.
+
+        Raises:
+            OverloadedError: as many as there may be are not complete yet.
+        """
+        if len(self._answers) >= self._capacity and not self._make_room():
+            raise OverloadedError(
+                f"{self._capacity} asynchronous requests (memory_cache_capacity) are not answered yet, try again later"
+            )
+        return DeferredAnswer(self, model, dialect, operation, body)
+
+    def hold(self, answer: DeferredAnswer) -> None:
+        """Hold an answer under its secret."""
+        self._answers[answer.secret] = answer
+        self.grew(answer, answer.size)
+        if answer.ended:
+            answer.keep_for(self._expiration_s)
+
+    def grew(self, answer: DeferredAnswer, size: int) -> None:
+        """Count bytes of an answer that is held; make room, or give it up."""
+        if answer.secret not in self._answers:
+            return
+        self._held_bytes += size
+        while self._held_bytes > self._max_bytes and self._make_room(but=answer):
+            pass
+        if self._held_bytes > self._max_bytes:
+            self._held_bytes -= answer.size
+            answer.refuse(
+                OverloadedError(f"this answer has no room among others of {self._max_bytes} bytes (memory_cache_size)")
+            )
+
+    def ended(self, answer: DeferredAnswer) -> None:
+        """Hold a complete answer for some time."""
+        answer.keep_for(self._expiration_s)
+
+    def drop(self, secret: str) -> None:
+        """Hold an answer no longer."""
+        answer = self._answers.pop(secret, None)
+        if answer is not None:
+            answer.forget()
+            self._held_bytes -= answer.size
+
+    def _make_room(self, but: DeferredAnswer | None = None) -> bool:
+        """Drop the complete answer that was not asked for for longest, unless it is `but`; whether there was one."""
+        old = next((secret for secret, one in self._answers.items() if one.ended and one is not but), None)
+        if old is not None:
+            self.drop(old)
+        return old is not None
+
+
+def _attribute(headers: Mapping[str, str], name: str) -> str | None:
+    """A header's value, or that of SageMaker's custom attribute of this name."""
+    if name in headers:
+        return headers[name].strip()
+    for pair in re.split("[,;]", headers.get(_ATTRIBUTES, "")):
+        key, _, value = pair.partition("=")
+        if key.strip().lower() == name:
+            return value.strip()
+    return None

@@ -1,0 +1,11 @@
+"""LMI's handler for Neuron, for a `model.py` that wraps it: HuggingFaceService, on transformers alone.
+
+Runs in the worker. As `option.entryPoint`, its name stands for the built-in handler, which is faster.
+"""
+
+from __future__ import annotations
+
+from .huggingface import HuggingFaceService as TransformersNeuronXService
+from .huggingface import handle
+
+__all__ = ["TransformersNeuronXService", "handle"]

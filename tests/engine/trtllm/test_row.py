@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from djl_python.config import ModelConfig, Options
+from djl_python.core.errors import ModelLoadError
+from djl_python.engine.interface import EngineSettings, engine_of
+from djl_python.engine.trtllm.arguments import TrtllmOptions
+from djl_python.engine.trtllm.row import ENGINE
+
+
+def model(**values: Any) -> ModelConfig:
+    return ModelConfig(name="m", cache_dir="/nowhere", **values)
+
+
+def test_it_is_a_row_of_the_table() -> None:
+    assert engine_of("trtllm") is ENGINE
+
+
+def test_where_it_is_not_there_its_needs_and_the_command_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ModelLoadError) as caught:
+        ENGINE.check_model(model())
+    assert caught.value.message == (
+        "option.rolling_batch=trtllm needs tensorrt_llm and a GPU; where there is a GPU, djl-serving engines install "
+        "trtllm installs it"
+    )
+
+
+@pytest.mark.usefixtures("pretended")
+def test_it_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    ENGINE.check_model(model())
+    with pytest.raises(ModelLoadError, match=r"runs on GPUs alone; option\.device=cpu"):
+        ENGINE.check_model(model(option=Options(device="cpu")))
+    monkeypatch.setattr("djl_python.engine.interface.has_gpu", lambda: False)
+    with pytest.raises(ModelLoadError, match=r"^option\.rolling_batch=trtllm needs a GPU; where"):
+        ENGINE.check_model(model())
+
+
+def test_what_tensorrt_compiled_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"build_config": {}, "pretrained_config": {}}))
+    with pytest.raises(ModelLoadError, match="expected the checkpoint that it was made of"):
+        ENGINE.check_checkpoint(model(), TrtllmOptions(), "option.model_id", tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    ENGINE.check_checkpoint(model(), TrtllmOptions(), "option.model_id", tmp_path)
+
+
+def test_what_has_no_effect_is_said() -> None:
+    untested, quantize, memory = ENGINE.without_effect(
+        model(provenance={"option.gpu_memory_utilization": "serving.properties:1"}), TrtllmOptions(quantize="awq")
+    )
+    assert "untested on hardware" in untested
+    assert quantize.startswith("option.quantize=awq has no effect")
+    assert "option.kv_cache_free_gpu_mem_fraction" in memory
+    assert len(ENGINE.without_effect(model(), TrtllmOptions())) == 1
+
+
+def test_its_process_sees_the_gpus_of_its_model() -> None:
+    option = Options(device="cuda:2", tensor_parallel_degree=2, pipeline_parallel_degree=2)
+    assert ENGINE.environment(model(option=option), TrtllmOptions(), {}) == {"CUDA_VISIBLE_DEVICES": "2,3,4,5"}
+    assert ENGINE.environment(model(), TrtllmOptions(), {}) == {}
+
+
+def test_its_settings() -> None:
+    common = EngineSettings(model_path="/model", pipeline_parallel_degree=2)
+    made = ENGINE.settings(common, TrtllmOptions(tokens_per_block=16), {})
+    assert (made.own.tokens_per_block, made.pipeline_parallel_degree) == (16, 2)  # type: ignore[attr-defined]

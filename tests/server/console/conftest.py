@@ -15,7 +15,7 @@ import pytest
 from djl_python.testing import FAKE_ENGINE, RunningServer, running_server, write_byte_tokenizer
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, ConsoleMessage, Page, Request
+    from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Request
 
 SCREENSHOTS: Final = Path(__file__).resolve().parents[3] / "build" / "console"
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
@@ -66,6 +66,22 @@ FAINT: Final = """() => {
 #: Controls without a name for those who don't see them.
 NAMELESS: Final = """() => [...document.querySelectorAll("button, input, select, textarea, a, summary")]
     .filter((one) => !(one.ariaLabel || one.labels?.length || one.textContent.trim())).map((one) => one.outerHTML)"""
+
+
+def shows_one(locator: Locator) -> None:
+    """Wait until there is one such element: the page follows the server with the delay of its polling."""
+    _shows(locator, 1)
+
+
+def shows_none(locator: Locator) -> None:
+    """Wait until there is no such element."""
+    _shows(locator, 0)
+
+
+def _shows(locator: Locator, count: int) -> None:
+    from playwright.sync_api import expect
+
+    expect(locator).to_have_count(count, timeout=30_000)
 
 
 @pytest.fixture(scope="module")

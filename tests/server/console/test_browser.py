@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from djl_python.testing import RunningServer, running_server
-from tests.server.console.conftest import FAINT, NAMELESS, Visit
+from tests.server.console.conftest import FAINT, NAMELESS, Visit, shows_none, shows_one
 
 Visits = Callable[..., Visit]
 VIEWS = ("models", "charts", "playground", "log", "settings")
@@ -75,7 +75,7 @@ def test_an_answer_can_be_stopped(server: RunningServer, visit: Visits) -> None:
     page.get_by_role("button", name="Stop").click()
     page.get_by_role("button", name="Complete").wait_for()
     assert len(page.locator(".entry.assistant .text").text_content() or "") < 2000
-    assert page.get_by_role("alert").count() == 0
+    shows_none(page.get_by_role("alert"))
 
 
 @pytest.mark.slow
@@ -88,7 +88,7 @@ def test_what_is_wrong_with_a_request_is_said(server: RunningServer, visit: Visi
     page.get_by_label("temperature", exact=True).fill("9")
     page.get_by_role("button", name="Send").click()
     page.get_by_role("alert").get_by_text("temperature").wait_for()
-    assert page.locator(".entry.assistant").count() == 0
+    shows_none(page.locator(".entry.assistant"))
     page.get_by_label("temperature", exact=True).fill("")
     page.get_by_text("Tools and JSON schema").click()
     page.get_by_label("Tools, as OpenAI has them").fill("[{")
@@ -164,7 +164,7 @@ def test_settings_say_where_their_values_come_from(server: RunningServer, visit:
     page.get_by_role("link", name="Settings of echo").click()
     row = page.get_by_role("row", name="option.rolling_batch")
     assert "serving.properties:2" in row.inner_text()
-    assert page.get_by_role("row", name="option.dtype").count() == 0
+    shows_none(page.get_by_role("row", name="option.dtype"))
     page.get_by_label("also those that have their default").check()
     assert "default" in page.get_by_role("row", name="option.dtype").inner_text()
     page.get_by_label("Settings of", exact=True).select_option("the server")
@@ -205,13 +205,13 @@ def test_a_server_that_does_not_answer_and_comes_back(server: RunningServer, vis
     for view in views:
         page.evaluate("view => { location.hash = view; }", view)
         page.get_by_role("alert").get_by_text("The server does not answer.").wait_for()
-        assert page.get_by_role("alert").count() == 1, view
+        shows_one(page.get_by_role("alert"))
     page.context.set_offline(False)
     page.get_by_role("alert").wait_for(state="detached")
     page.get_by_role("row", name="inference_address").wait_for()
     for view in views:
         visiting.open(view)
-        assert page.get_by_role("alert").count() == 0, view
+        shows_none(page.get_by_role("alert"))
 
 
 def test_a_chat_goes_on_while_one_looks_elsewhere(server: RunningServer, visit: Visits) -> None:
@@ -239,14 +239,14 @@ def test_whoever_does_not_manage_looks_only(echo: Path, plain: Path, visit: Visi
         looking = visit(server.url)
         page = looking.open()
         page.get_by_text("Read-only: models are managed at").wait_for()
-        assert page.get_by_role("button").count() == 0
+        shows_none(page.get_by_role("button"))
         assert page.get_by_role("navigation").inner_text().split() == ["Models", "Charts", "Playground", "API"]
         where = server.output().partition("models are managed at ")[2].split()[0]
         looking.close()
         managing = visit(where)
         page = managing.open("playground")
         page.get_by_text("Models answer at http").wait_for()
-        assert page.get_by_role("link", name="Log").count() == 1
+        shows_one(page.get_by_role("link", name="Log"))
         managing.close()
 
 

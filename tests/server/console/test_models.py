@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from djl_python.testing import RunningServer
-from tests.server.console.conftest import FAINT, HANDLER, Visit
+from tests.server.console.conftest import FAINT, HANDLER, Visit, shows_none, shows_one
 
 Visits = Callable[..., Visit]
 #: Loads in two steps; the second one takes until a file lies beside it.
@@ -78,20 +78,21 @@ def test_how_far_a_model_is_that_loads(server: RunningServer, gated: Path, manag
     card = card_of(page, "gated")
     card.get_by_text("loading weights 3/7").wait_for()
     assert card.get_by_role("progressbar", name="loading weights").get_attribute("value") == "3"
-    assert card.get_by_role("button", name="Scale").count() == 0
+    shows_none(card.get_by_role("button", name="Scale"))
     (gated / "open").touch()
     card.get_by_text("healthy", exact=True).wait_for()
-    assert card.get_by_role("progressbar").count() == 0
+    shows_none(card.get_by_role("progressbar"))
     (gated / "open").unlink()
     card.get_by_role("button", name="Reload gated").click()
     successor = card.get_by_role("table", name="Workers that take over once all of them are ready")
     successor.get_by_text("loading weights 3/7").wait_for()
-    assert card.get_by_text("1 of 1").count() == 1 and card.get_by_text("Reloading…").count() == 1
-    assert card.get_by_role("button", name="Reload gated").is_disabled()
+    shows_one(card.get_by_text("1 of 1"))
+    shows_one(card.get_by_text("Reloading…"))
+    shows_one(card.get_by_role("button", name="Reload gated", disabled=True))
     assert page.evaluate(FAINT) == []
     (gated / "open").touch()
     card.get_by_text('Model "gated" registered.').wait_for()
-    assert successor.count() == 0
+    shows_none(successor)
 
 
 def test_why_a_worker_starts_again(server: RunningServer, gated: Path, managed: Any, visit: Visits) -> None:
@@ -105,7 +106,7 @@ def test_why_a_worker_starts_again(server: RunningServer, gated: Path, managed: 
     card.get_by_text("loading weights 3/7").wait_for()
     (gated / "open").touch()
     card.get_by_text("healthy", exact=True).wait_for()
-    assert card.get_by_text("SIGKILL").count() == 0
+    shows_none(card.get_by_text("SIGKILL"))
 
 
 def test_why_a_model_does_not_load(server: RunningServer, tmp_path: Path, managed: Any, visit: Visits) -> None:
@@ -129,7 +130,7 @@ def test_why_a_model_does_not_load(server: RunningServer, tmp_path: Path, manage
         card.get_by_role("button", name=f"Remove {name}").click()
         page.get_by_role("dialog", name=f"Remove {name}?").get_by_role("button", name="Remove").click()
         page.get_by_text(f"{name} is stopped.").wait_for()
-        assert card.count() == 0
+        shows_none(card)
 
 
 def test_with_and_without_a_version_each_is_by_itself(
@@ -142,7 +143,7 @@ def test_with_and_without_a_version_each_is_by_itself(
     one.get_by_label("Workers, at least").fill("2")
     one.get_by_role("button", name="Scale").click()
     one.get_by_text("2 of 2").wait_for()
-    assert other.get_by_text("1 of 1").count() == 1
+    shows_one(other.get_by_text("1 of 1"))
     one.get_by_role("button", name="Stop plain", exact=True).click()
     page.get_by_role("dialog", name="Stop plain?").get_by_role("button", name="Stop").click()
     page.get_by_text("plain is stopped.").wait_for()
@@ -160,7 +161,7 @@ def test_what_is_hostile_in_a_name_is_only_shown(
     for view in ("charts", "settings", "playground", "models"):
         page = visiting.open(view)
         page.get_by_text(r"<img~src=x>\u202eevil\u001b").first.wait_for(state="attached")
-        assert page.locator("#app main img").count() == 0
+        shows_none(page.locator("#app main img"))
 
 
 def test_a_reload_that_fails_shows_why_and_changes_nothing(server: RunningServer, plain: Path, visit: Visits) -> None:
@@ -175,11 +176,11 @@ def test_a_reload_that_fails_shows_why_and_changes_nothing(server: RunningServer
         (plain / "model.py").write_text(HANDLER)
     card = page.get_by_role("article", name="plain version 2")
     card.get_by_text("The last reload changed nothing.").wait_for()
-    assert card.get_by_text("1 of 1").count() == 1
+    shows_one(card.get_by_text("1 of 1"))
     page.get_by_role("button", name="Reload plain:2").click()
     card.get_by_text('Model "plain" registered.').wait_for()
     card.get_by_text("The last reload changed nothing.").wait_for(state="detached")
-    assert page.get_by_role("alert").count() == 0
+    shows_none(page.get_by_role("alert"))
 
 
 def press_until(page: Any, key: str, selector: str) -> None:
@@ -218,7 +219,7 @@ def test_a_model_comes_is_scaled_and_goes_with_the_keyboard_alone(
     page.get_by_role("dialog", name="Stop third?").wait_for()
     page.keyboard.press("Escape")
     page.get_by_role("dialog").wait_for(state="detached")
-    assert card.count() == 1
+    shows_one(card)
     press_until(page, "Tab", "button[aria-label='Stop third']")
     page.keyboard.press("Enter")
     press_until(page, "Tab", "dialog .danger")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from djl_python.testing import RunningServer, running_server
-from tests.server.console.conftest import Visit
+from tests.server.console.conftest import Visit, shows_none, shows_one
 from tests.vision_checkpoints import build_vision_checkpoint, picture, png
 
 pytestmark = pytest.mark.slow
@@ -83,7 +83,7 @@ def test_a_completion_is_the_same_elsewhere(demo: RunningServer, visit: Visits, 
     assert run(found["Python"], sys.executable, "-c").strip() == text.strip()
     assert said(run(found["curl"], "sh", "-c")) == text
     assert said(run(found["LMI"], "sh", "-c")) == text
-    assert page.get_by_text("LMI has no logit_bias.").count() == 1
+    shows_one(page.get_by_text("LMI has no logit_bias."))
 
 
 def said(output: str) -> str:
@@ -131,7 +131,7 @@ def test_several_answers_a_schema_and_tools(demo: RunningServer, visit: Visits) 
     answers = page.locator(".entry.assistant .text").all_text_contents()
     assert [set(json.loads(answer)) for answer in answers] == [{"sure"}, {"sure"}]
     page.get_by_role("button", name="New chat").click()
-    assert page.locator(".entry").count() == 0
+    shows_none(page.locator(".entry"))
     page.get_by_label("JSON schema of the answer").fill("")
     page.get_by_label("Tools, as OpenAI has them").fill(json.dumps([TOOL]))
     page.get_by_text("more parameters").click()
@@ -162,7 +162,7 @@ def test_images_for_a_model_that_takes_them(tmp_path: Path, visit: Visits) -> No
         page.get_by_label("Add images").set_input_files(image)
         page.get_by_alt_text("square.png").wait_for()
         ask(page, "What is this?", max_tokens="4", temperature="0")
-        assert page.locator(".entry.user").get_by_alt_text("square.png").count() == 1
+        shows_one(page.locator(".entry.user").get_by_alt_text("square.png"))
         assert "data:image/png;base64," in snippets(page)["curl"]
         visiting.close()
 

@@ -12,16 +12,18 @@ export function useAction(refresh) {
     setDoing(what);
     setProblem("");
     setDone("");
+    let status = "";
+    let failure = "";
     try {
-      setDone((await work()).status);
-      return true;
+      ({ status } = await work());
     } catch (error) {
-      setProblem(error.message);
-      return false;
-    } finally {
-      setDoing("");
-      await refresh();
+      failure = error.message;
     }
+    await refresh(); // what is said of it and what the card shows of the model change together
+    setDoing("");
+    setDone(status);
+    setProblem(failure);
+    return !failure;
   };
   return { doing, problem, done, act };
 }

@@ -124,10 +124,13 @@ def test_check_names_the_built_in_handler_and_a_chosen_one(
     write_sketch(tmp_path)
     assert cli.main(["check", str(tmp_path)]) == 0
     assert f"text-generation, built in, with the checkpoint {tmp_path}\n" in capsys.readouterr().out
-    (tmp_path / "serving.properties").write_text("option.tensor_parallel_degree=max\nbatch_size=4\n")
+    (tmp_path / "serving.properties").write_text(
+        "option.tensor_parallel_degree=max\noption.enforce_eager=true\nbatch_size=4\n"
+    )
     assert cli.main(["check", str(tmp_path)]) == 0
     out = capsys.readouterr().out
-    assert "\n  warning: option.tensor_parallel_degree=max has no effect: there is no GPU\n" in out
+    for gpus in ("tensor_parallel_degree=max", "enforce_eager=true"):
+        assert f"\n  warning: option.{gpus} has no effect: there is no GPU\n" in out
     assert "\n  warning: batch_size=4 has no effect" in out
     (tmp_path / "serving.properties").write_text("option.entryPoint=mine.py\noption.handler=answer\n")
     assert cli.main(["check", str(tmp_path)]) == 1

@@ -59,7 +59,7 @@ _NOTES: Final = {
     "SM_NUM_GPUS": "; 0 counts as unset",
     MULTI_MODEL: ": `true` stands for `NONE` and `open`; models come by requests",
     "SAGEMAKER_MAX_PAYLOAD_IN_MB": ", in MiB",
-    "ENABLE_CUDA_GRAPHS": " (the opposite), and has no effect",
+    "ENABLE_CUDA_GRAPHS": " (the opposite)",
 }
 
 

@@ -340,7 +340,8 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         runner: "native" (the fused operations of the CPU kernels), "torch-paged", "transformers-cache" (torch over its
-            cache), the latter two followed by " (native products)" where kernels compute parts; or another engine.
+            cache), the latter two followed by " (native products)" where kernels compute parts, the second by
+            " (CUDA graphs)" where its steps are recorded; or another engine.
         dtype: what the model computes in, by torch's name; "" where that isn't known.
         quantize: what its weights are quantized with or rounded to; "none".
         device: by torch's name; "" where that isn't known.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from typing import Final
 
@@ -39,6 +40,11 @@ def torch_and_gpus() -> Iterator[Finding]:
         )
     elif not build.gpus:
         yield Finding(_SECTION, "GPU", "none; models run on the CPU")
+    if build.gpus and not _c_compiler():
+        yield Finding(
+            *(_SECTION, "C compiler", "none, so that steps are not recorded as CUDA graphs", Level.HINT),
+            "gcc (apt-get install gcc libc6-dev), with which Triton compiles: several times more tokens per second",
+        )
     for number, gpu in enumerate(build.gpus):
         memory = f"{mib(gpu.free_bytes)} of {mib(gpu.total_bytes)} free"
         yield Finding(_SECTION, f"GPU {number}", f"{gpu.name}, capability {gpu.capability}, {memory}")
@@ -52,3 +58,8 @@ def torch_and_gpus() -> Iterator[Finding]:
                 *(_SECTION, f"GPU {number}", f"half of its memory is taken: {memory}", Level.HINT),
                 "nvidia-smi says by whom; what is free when a model loads bounds its KV cache",
             )
+
+
+def _c_compiler() -> str | None:
+    """What Triton compiles with, where CC does not name another."""
+    return shutil.which("gcc") or shutil.which("clang")

@@ -20,6 +20,7 @@ class BuiltInSettings(EngineSettings, frozen=True, kw_only=True):
     """
 
     kernels: str = "auto"
+    enforce_eager: bool = False
     quantize: Literal["none", "int8", "int4", "gptq", "awq"] = "none"
     speculative: Literal["none", "ngram", "draft"] = "none"
     draft_model_path: str = ""

@@ -237,7 +237,7 @@ def test_warnings_about_keys(model: Path) -> None:
         "option.max_rolling_batchsize=4\noption.mine=1\noption.max_loras=awq\nminworkers=1\ntranslatorFactory=x\n"
         "option.dtype=\noption.task=a\noption.task=b\nlog_request_metric=true\n"
     )
-    config = load(model, text, OPTION_MINE_TOO="1", ENABLE_CUDA_GRAPHS="true")
+    config = load(model, text, OPTION_MINE_TOO="1")
     assert sorted(config.warnings) == sorted(
         [
             "serving.properties:8: option.task replaces the one of serving.properties:7",
@@ -251,8 +251,6 @@ def test_warnings_about_keys(model: Path) -> None:
             "serving.properties:6: option.dtype is empty: the default counts",
             "serving.properties:9: log_request_metric has no effect: metrics are at /metrics",
             "environment OPTION_MINE_TOO: option.mine_too is not known: passed to the handler",
-            "environment ENABLE_CUDA_GRAPHS: option.enforce_eager has no effect: it is about CUDA graphs, "
-            "which the built-in engine does not use",
         ]
     )
     assert config.properties["max_rolling_batchsize"] == "4"

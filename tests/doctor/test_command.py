@@ -10,11 +10,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import djl_python
 from djl_python.config import Address, ServerConfig
+from djl_python.doctor.devices import torch_and_gpus
 from djl_python.doctor.finding import Level
 from djl_python.doctor.resources import disk, ports
 from djl_python.doctor.settings import settings
+from djl_python.engine.devices import torch_build
+from djl_python.engine.devices.torch_build import Gpu, TorchBuild
 
 Findings = dict[str, dict[str, Any]]
 
@@ -72,3 +77,14 @@ def test_a_unix_socket(tmp_path: Path) -> None:
 
 def test_this_machine_has_room_and_settings() -> None:
     assert all(finding.level is not Level.BROKEN for finding in [*disk(), *settings(ServerConfig())])
+
+
+def test_a_gpu_without_what_its_graphs_need(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    gpu = Gpu("A GPU", "9.0", free_bytes=9, total_bytes=9, has_bf16=True)
+    monkeypatch.setattr(torch_build, "torch_build", lambda: TorchBuild("2.13.0", "CUDA 13.0", 2, (gpu,)))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = {finding.name: finding for finding in torch_and_gpus()}
+    assert found["GPU 0"].level is Level.OK
+    assert found["C compiler"].level is Level.HINT and "gcc" in found["C compiler"].advice
+    (tmp_path / "gcc").touch(0o755)
+    assert "C compiler" not in {finding.name for finding in torch_and_gpus()}

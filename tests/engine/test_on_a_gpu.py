@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from djl_python.core.types import SamplingParams, TokenEvent
 from djl_python.engine.builtin.paged_batch import PagedRollingBatch
+from djl_python.engine.torch_backend.model_runner import PagedModelRunner
 from tests.checkpoints import VOCABULARY, build_checkpoint
 from tests.engines import generate, open_batch, random_requests, run_to_end
 
@@ -111,6 +112,32 @@ def test_a_draft_model_beside_the_model(device: str, tmp_path: Path) -> None:
     batch = opened(path, device, kv_cache_memory_mb=None, speculative="draft", draft_model_path=str(path))
     check_greedy_ids(batch, path, 6, seed=2)
     assert batch.stats.accepted_draft_tokens > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.parametrize("speculative", ["none", "ngram"])
+@pytest.mark.parametrize("enforce_eager", [False, True])
+def test_steps_are_recorded_unless_that_is_refused(enforce_eager: bool, speculative: str, tmp_path: Path) -> None:
+    path = build_checkpoint(tmp_path, "llama")
+    batch = opened(
+        path, "cuda", kv_cache_memory_mb=None, enforce_eager=enforce_eager, speculative=speculative, max_batch_size=24
+    )
+    assert batch.info.runner == ("torch-paged" if enforce_eager else "torch-paged (CUDA graphs)")
+    check_greedy_ids(batch, path, 40, seed=3)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+def test_a_model_that_cannot_be_recorded_is_launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: PagedModelRunner, *sizes: Any) -> None:
+        raise RuntimeError("an operation asks the host")
+
+    monkeypatch.setattr(PagedModelRunner, "record_steps", refuse)
+    path = build_checkpoint(tmp_path, "llama")
+    batch = opened(path, "cuda")
+    assert batch.info.runner == "torch-paged"
+    check_greedy_ids(batch, path, 4, seed=3)
 
 
 def test_every_kind_of_draw_is_that_of_a_cpu(device: str, tmp_path: Path) -> None:

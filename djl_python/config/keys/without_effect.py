@@ -19,7 +19,7 @@ OPTIONS_WITHOUT_EFFECT: Final[Mapping[str, str]] = _by_name(
         "the KV cache is always paged": "paged_attention",
         "prompts are always read in pieces (option.max_rolling_batch_prefill_tokens)": "enable_chunked_prefill",
         "beginnings that prompts share are always computed once": "enable_prefix_caching use_v2_block_manager",
-        "it is about CUDA graphs, which the built-in engine does not use": "enable_cuda_graph enforce_eager "
+        "a GPU's steps are CUDA graphs for contexts of any length (option.enforce_eager)": "enable_cuda_graph "
         "max_seq_len_to_capture",
         "the server starts the processes of an engine itself": "mpi_mode multi_gpu multi_node parallel_loading "
         "distributed_executor_backend use_custom_all_reduce disable_custom_all_reduce worker_use_ray "

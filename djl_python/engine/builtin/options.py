@@ -68,6 +68,10 @@ class BuiltInOptions(BatchOptions, frozen=True, kw_only=True):
             "torch, or auto for native where it can be.",
         ),
     ] = "auto"
+    enforce_eager: Annotated[
+        bool,
+        Meta(description="On a GPU, launch each operation of a step by itself instead of as a CUDA graph: slower."),
+    ] = False
     quantize: Annotated[
         Literal["none", "int8", "int4", "gptq", "awq"],
         Meta(

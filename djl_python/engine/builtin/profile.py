@@ -171,6 +171,7 @@ def main() -> None:
     parser.add_argument(
         "--threads", type=int, help="CPU threads (default: all cores, within the CPU limit of a container)"
     )
+    parser.add_argument("--enforce-eager", action="store_true", help="no CUDA graphs")
     parser.add_argument("--json", action="store_true", help="print one JSON list and nothing else")
     arguments = parser.parse_args()
     results = [
@@ -182,6 +183,7 @@ def main() -> None:
                 dtype=arguments.dtype,
                 quantize=arguments.quantize,
                 threads=arguments.threads,
+                enforce_eager=arguments.enforce_eager,
             ),
             arguments.context,
             arguments.steps,

@@ -117,6 +117,7 @@ def _settings(common: EngineSettings, options: BuiltInOptions, checkpoints: Mapp
     return msgspec.structs.replace(
         batch_settings(common, options, checkpoints),
         kernels=options.kernels,
+        enforce_eager=options.enforce_eager,
         quantize=options.quantize,
         device_map=options.device_map.strip(),
         max_memory=options.max_memory,
@@ -189,7 +190,10 @@ def _json_object(key: str, text: str, example: str) -> dict[str, Any]:
 
 
 def _without_effect(config: ModelConfig, options: BuiltInOptions) -> list[str]:
-    return degrees_without_effect(config)
+    eager = (
+        ["option.enforce_eager=true has no effect: there is no GPU"] if options.enforce_eager and not has_gpu() else []
+    )
+    return [*degrees_without_effect(config), *eager]
 
 
 def _environment(config: ModelConfig, options: BuiltInOptions, environ: Mapping[str, str]) -> Mapping[str, str]:

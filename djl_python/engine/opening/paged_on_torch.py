@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Final
+
+import torch
 
 from ..native.file_mapping import releasing_after_use
 from ..reading.call_errors import CALL_ERRORS
+from ..settings import BuiltInSettings
 from ..torch_backend.model_runner import probe
 from ..torch_backend.paging import TRIAL_BLOCK, Paging
+from ..torch_backend.step_graphs import SIZES
 from .cache_size import size_cache
 from .candidate import OpeningRequest, Refusal
 from .image_check import images_agree_paged
 from .opened_model import OpenedModel, Scheduling, SequenceMemory, info_of, name_of
 from .step_memory import step_bytes
 from .torch_model import TorchModel
+from .trial import LONGEST
+
+log = logging.getLogger(__name__)
+
+# Most drafts of a sequence where no setting says it.
+_DRAFTS: Final = 8
 
 
 @dataclass(frozen=True)
@@ -30,9 +42,8 @@ class PagedOnTorch:
             paging = self._paging(request)
             if isinstance(paging, Refusal):
                 return paging
-            blocks = 2 + len(request.reference.trial.ids) // TRIAL_BLOCK
-            with paging.trial(blocks) as runner:
-                if not request.reference.accepts(runner, blocks, TRIAL_BLOCK):
+            with paging.trial(_trial_blocks(request)) as runner:
+                if not request.reference.accepts(runner, _trial_blocks(request), TRIAL_BLOCK):
                     return Refusal("its logits are not its own there")
             if self.model.images is not None and not images_agree_paged(paging, self.model.images):
                 return Refusal("its logits after an image are not its own there")
@@ -59,18 +70,60 @@ class PagedOnTorch:
         settings, loaded, recurrent, images = request.settings, request.loaded, paging.recurrent, self.model.images
         state_bytes = 0 if recurrent is None else recurrent.state_bytes
         taken = step_bytes(settings, loaded, request.length, lambda tokens: paging.trial(-(-tokens // TRIAL_BLOCK)))
+        recorded_bytes = _recorded_bytes(request, paging)
         size = size_cache(
-            settings, loaded, paging.layers, request.length, state_bytes, beside=request.beside, step_bytes=taken
-        )
+            settings, loaded, paging.layers, request.length, state_bytes, beside=request.beside,
+            step_bytes=taken + (recorded_bytes or 0),
+        )  # fmt: skip
         cache = paging.cache(size.blocks, settings.block_size)
+        runner = paging.runner(cache, None if images is None else images.paged)
+        name = "torch-paged"
+        if recorded_bytes is not None:
+            runner.record_steps(
+                SIZES, _max_rows(settings), settings.max_batch_size * -(-size.length // settings.block_size)
+            )
+            name += " (CUDA graphs)"
         return OpenedModel(
             loaded=loaded,
-            runner=paging.runner(cache, None if images is None else images.paged),
+            runner=runner,
             memory=SequenceMemory(size.length, size.blocks, share_prefixes=recurrent is None),
             scheduling=Scheduling(settings.max_prefill_tokens),
-            info=info_of(loaded, settings, "torch-paged", loaded.weight_bytes, size.bytes),
+            info=info_of(loaded, settings, name, loaded.weight_bytes, size.bytes),
             description=f"{name_of(loaded, settings)} on {loaded.device}, {size.description}",
             takes_images=images is not None,
             takes_drafts=recurrent is None,
             close=cache.close,
         )
+
+
+def _recorded_bytes(request: OpeningRequest, paging: Paging) -> int | None:
+    """What recorded steps take of a GPU's memory beside those that aren't; None if the model's are not recorded."""
+    settings, loaded = request.settings, request.loaded
+    if loaded.device.type != "cuda" or settings.enforce_eager or paging.recurrent is not None:
+        return None
+    if settings.ranks != 1 or settings.placement or loaded.offloaded:
+        return None  # what other devices do is not in a graph
+    blocks = _trial_blocks(request)
+    try:
+        with paging.trial(blocks) as runner:
+            before = torch.cuda.memory_reserved(loaded.device)
+            runner.record_steps(SIZES[-1:], _max_rows(settings), blocks)
+            taken = torch.cuda.memory_reserved(loaded.device) - before
+            if request.reference.accepts(runner, blocks, TRIAL_BLOCK):
+                return taken
+        reason = "its logits are not its own there"
+    except (*CALL_ERRORS, ImportError, OSError) as error:  # OSError: Triton can't write what it compiles
+        reason = f"{type(error).__name__}: {error}"
+    log.warning("%s runs without CUDA graphs, which is slower: %s", request.name, reason)
+    return None
+
+
+def _trial_blocks(request: OpeningRequest) -> int:
+    """Blocks of a cache that the trial's text has room in."""
+    return 2 + len(request.reference.trial.ids) // TRIAL_BLOCK
+
+
+def _max_rows(settings: BuiltInSettings) -> int:
+    """Most positions of a recorded step whose logits are wanted: of all sequences with drafts, or a trial's text."""
+    drafts = 0 if settings.speculative == "none" else settings.spec_length or _DRAFTS
+    return max(LONGEST, settings.max_batch_size * (1 + drafts))

@@ -18,9 +18,12 @@ from ..reading.watching.masks import UNKNOWN, configured_window
 from ..reading.watching.paged_attention import observed_attention
 from ..sampling.row_sampler import SampledTokens, SamplingRequest
 from ..transformers_private import attention_name
-from .attention import PagedCache, attend_to
+from .attention import PagedCache, StepPlan, attend_to
 from .images import PagedImages
 from .recurrent import RecurrentLayers, returned_cache
+from .step_graphs import StepGraphs
+from .token_plan import TokenPlan
+from .torch_cache import TorchCache
 
 # Enough for keys that stand for several tokens (DeepSeek V4).
 _PROBED: Final = 8
@@ -139,9 +142,31 @@ class PagedModelRunner:
         self._device = device
         self._images = images
         self._recurrent = recurrent
+        self._graphs: StepGraphs | None = None
+
+    @torch.inference_mode()
+    def record_steps(self, sizes: tuple[int, ...], max_rows: int, max_blocks: int) -> None:
+        """Have steps of up to so many tokens recorded and replayed, on a GPU; `StepGraphs` describes the rest.
+
+        Raises:
+            RuntimeError: they can't be recorded.
+            ImportError: triton is missing, which attention of recorded steps is written in.
+        """
+        assert isinstance(self._cache, TorchCache) and self._recurrent is None
+
+        def forward(plan: TokenPlan) -> Tensor:
+            return self._forward(plan, {"input_ids": plan.ids[None], "position_ids": plan.positions[None]}, plan.keep)
+
+        graphs = StepGraphs(forward, self._cache, self._device, max_rows, max_blocks)
+        graphs.record(sizes)
+        self._graphs = graphs
 
     @torch.inference_mode()
     def run(self, chunks: list[Chunk]) -> Tensor:
+        if self._graphs is not None and not any(chunk.sequence.images for chunk in chunks):
+            logits = self._graphs.run(chunks, _logit_rows(chunks, chunks))
+            if logits is not None:
+                return logits
         with self._cache.step(chunks) as plan:
             flat = plan.order
             ids = indices([token for chunk in flat for token in chunk.tokens], self._device)
@@ -150,13 +175,13 @@ class PagedModelRunner:
                 inputs = {"input_ids": ids[None], "position_ids": plan.positions[None]}
             else:
                 inputs = self._images.inputs(flat, ids, plan.positions)
-            states = nullcontext() if self._recurrent is None else self._recurrent.over(flat, self._device)
-            with attend_to(self._cache, plan, self._layer_of, self._windows), states:
-                output = self._model(
-                    **inputs,
-                    use_cache=False,
-                    logits_to_keep=upload(keep, self._device),
-                )
+            with nullcontext() if self._recurrent is None else self._recurrent.over(flat, self._device):
+                return self._forward(plan, inputs, upload(keep, self._device))
+
+    def _forward(self, plan: StepPlan, inputs: dict[str, Tensor], keep: Tensor) -> Tensor:
+        """(rows, vocabulary) logits of the positions `keep` of the flat batch."""
+        with attend_to(self._cache, plan, self._layer_of, self._windows):
+            output = self._model(**inputs, use_cache=False, logits_to_keep=keep)
         logits: Tensor = output.logits[0]
         return logits
 

@@ -1,7 +1,7 @@
 """A paged KV cache of torch tensors, on any device, and attention over it. Runs in the engine process.
 
 Queries are grouped so that one kernel call serves many sequences: decoding sequences (one query each) by similar
-context length, prompt chunks one by one.
+context length, prompt chunks one by one. Steps that are recorded have a plan of their own (`token_plan`).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,51 +25,55 @@ from ..devices.transfers import upload
 _Numbers = npt.NDArray[np.int64]
 
 
+class AttentionPlan(Protocol):
+    """A step's plan, as this cache takes it.
+
+    Attributes:
+        slots: (T,) the cache slot of each token of the flat batch: block * block_size + offset.
+    """
+
+    slots: Tensor
+
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor, how: AttentionParams) -> Tensor:
+        """Attend to all that each sequence has in a layer's cache: (T, heads, value_dim).
+
+        Args:
+            query: (heads, T, key_dim).
+            keys, values: (blocks, block_size, kv_heads, dim).
+        """
+        ...
+
+
 class TorchCache:
-    """A `PagedCache`. Keys and values of all layers: per layer two tensors (blocks, block_size, kv_heads, dim)."""
+    """A `PagedCache`. Keys and values of all layers: per layer two tensors (blocks, block_size, kv_heads, dim).
+
+    Attributes:
+        spare_block: the number of one more block, which no sequence has: for tokens that only fill up a step.
+    """
 
     def __init__(
         self, layers: list[LayerShape], blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
     ):
         self.block_size = block_size
+        self.spare_block = blocks
         self._device = device
-        self._keys = [_zeros((blocks, block_size, s.kv_heads, s.key_dim), dtype, device) for s in layers]
-        self._values = [_zeros((blocks, block_size, s.kv_heads, s.value_dim), dtype, device) for s in layers]
+        self._keys = [_zeros((blocks + 1, block_size, s.kv_heads, s.key_dim), dtype, device) for s in layers]
+        self._values = [_zeros((blocks + 1, block_size, s.kv_heads, s.value_dim), dtype, device) for s in layers]
 
     @contextmanager
     def step(self, chunks: list[Chunk]) -> Iterator[TorchPlan]:
         yield _plan(chunks, self.block_size, self._device)
 
     def attend(
-        self, layer: int, plan: TorchPlan, query: Tensor, key: Tensor, value: Tensor, how: AttentionParams
+        self, layer: int, plan: AttentionPlan, query: Tensor, key: Tensor, value: Tensor, how: AttentionParams
     ) -> Tensor:
-        self._write(layer, plan.slots, key[0].transpose(0, 1), value[0].transpose(0, 1))
-        pieces = []
-        for group in plan.groups:
-            rows = query[0, :, group.start : group.stop]
-            rows = rows.reshape(len(rows), -1, group.queries, query.shape[3]).transpose(0, 1)
-            keys, values = self._read(layer, group)
-            out = attention(rows, keys, values, group.mask(how.window), how)
-            pieces.append(out.transpose(1, 2).flatten(0, 1))
-        return (pieces[0] if len(pieces) == 1 else torch.cat(pieces))[None]
+        keys, values = self._keys[layer], self._values[layer]
+        keys.flatten(0, 1).index_copy_(0, plan.slots, key[0].transpose(0, 1))
+        values.flatten(0, 1).index_copy_(0, plan.slots, value[0].transpose(0, 1))
+        return plan.attend(query[0], keys, values, how)[None]
 
     def close(self) -> None:
         return
-
-    def _write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
-        """Store one step's keys and values, (T, kv_heads, dim) each, at `slots` (T,): block * block_size + offset."""
-        self._keys[layer].flatten(0, 1).index_copy_(0, slots, key)
-        self._values[layer].flatten(0, 1).index_copy_(0, slots, value)
-
-    def _read(self, layer: int, group: Group) -> tuple[Tensor, Tensor]:
-        """Keys and values of a group's sequences: (S, kv_heads, context, dim) each, zero where no query may look.
-
-        A block's unwritten rest may hold a former owner's NaN, which no mask on the scores would stop.
-        """
-        return tuple(  # type: ignore[return-value]
-            tensor[group.blocks].flatten(1, 2).masked_fill_(group.unknown, 0).transpose(1, 2)
-            for tensor in (self._keys[layer], self._values[layer])
-        )
 
 
 @dataclass
@@ -88,6 +93,20 @@ class Group:
     positions: Tensor
     block_size: int
     _masks: dict[int, Tensor] = field(default_factory=dict)
+
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor, how: AttentionParams) -> Tensor:
+        """The group's rows of what `AttentionPlan.attend` returns."""
+        rows = query[:, self.start : self.stop]
+        rows = rows.reshape(len(rows), -1, self.queries, query.shape[2]).transpose(0, 1)
+        out = attention(rows, self._read(keys), self._read(values), self.mask(how.window), how)
+        return out.transpose(1, 2).flatten(0, 1)
+
+    def _read(self, cache: Tensor) -> Tensor:
+        """The group's keys or values: (S, kv_heads, context, dim), zero where no query may look.
+
+        A block's unwritten rest may hold a former owner's NaN, which no mask on the scores would stop.
+        """
+        return cache[self.blocks].flatten(1, 2).masked_fill_(self.unknown, 0).transpose(1, 2)
 
     def mask(self, window: int) -> Tensor:
         """(S, 1, queries, context) true where a query may look; made once a step and window, not once a layer."""
@@ -113,10 +132,9 @@ class Group:
 
 @dataclass
 class TorchPlan:
-    """A `StepPlan`.
+    """A `StepPlan`, and an `AttentionPlan`.
 
     Attributes:
-        slots: (T,) the cache slot of each token of the flat batch: block * block_size + offset.
         groups: cover the rows 0 .. T-1 in order.
     """
 
@@ -124,6 +142,11 @@ class TorchPlan:
     positions: Tensor
     slots: Tensor
     groups: list[Group]
+
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor, how: AttentionParams) -> Tensor:
+        """`AttentionPlan` describes it."""
+        pieces = [group.attend(query, keys, values, how) for group in self.groups]
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 
 def _plan(chunks: list[Chunk], block_size: int, device: torch.device) -> TorchPlan:

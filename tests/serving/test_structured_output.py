@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -155,31 +154,6 @@ async def test_one_of_several_texts(client: openai.AsyncOpenAI, form: str) -> No
 
 def _said(choice: Any) -> str:
     return str(choice["text"] if "text" in choice else choice["message"]["content"])
-
-
-async def test_a_constrained_request_slows_nobody(client: openai.AsyncOpenAI) -> None:
-    """Eight requests take about as long beside a constrained one as beside a ninth of their own kind."""
-    schema = {"type": "array", "items": {"type": "integer", "maximum": 99}, "minItems": 60, "maxItems": 60}
-    form: Any = {"type": "json_schema", "json_schema": {"name": "it", "schema": schema}}
-
-    async def complete(options: Any) -> None:
-        await client.completions.create(
-            model="random", prompt="Hi", max_tokens=200, temperature=0, extra_body={"ignore_eos": True} | options
-        )
-
-    async def took_s(beside: Any) -> float:
-        began_s = time.perf_counter()
-        ninth = asyncio.create_task(complete(beside))
-        await asyncio.gather(*(complete({}) for _ in range(8)))
-        took_s = time.perf_counter() - began_s
-        await ninth
-        return took_s
-
-    await complete({"response_format": form})  # compiles the grammar
-    # In turns, and the best of each: whatever else the machine does hits both.
-    times = [(await took_s({"response_format": form}), await took_s({})) for _ in range(5)]
-    constrained_s, free_s = map(min, zip(*times, strict=True))
-    assert constrained_s < 1.6 * free_s
 
 
 # ------------------------------------------------------------------------------------------------ tools

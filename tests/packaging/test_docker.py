@@ -110,7 +110,19 @@ def test_it_serves_as_a_user_without_rights_on_a_read_only_file_system(tmp_path:
         "HOME": "/nonexistent",
         "OPTION_THREADS": "1",
     }
-    command = [*READ_ONLY, "--tmpfs", "/tmp", str(ENTRYPOINT), "serve", *models, "-p", str(port)]
+    command = [
+        *READ_ONLY,
+        "--tmpfs",
+        "/tmp",
+        "--ro-bind",
+        str(ROOT),
+        str(ROOT),
+        str(ENTRYPOINT),
+        "serve",
+        *models,
+        "-p",
+        str(port),
+    ]
     with log.open("wb") as sink:
         server = subprocess.Popen(command, env=environment, stdout=sink, stderr=subprocess.STDOUT)
     try:

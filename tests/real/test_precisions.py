@@ -22,6 +22,9 @@ from tests.real.prompts import chat
 
 #: Perplexity of all texts by transformers in bf16: 11.864 on two threads, 11.875 on one, and 11.871 in fp32.
 BF16 = 11.870
+#: How far from that perplexity may be: int8 has 11.97 with AMX and AVX-512, 12.00 with AVX2, as activations that are
+#: rounded to 8 bits amplify what sums in another order differ by.
+OFF = {"bf16": 0.002, "int8": 0.015}
 #: Perplexity in int4: llama.cpp's Q4_0 on these texts, and OpenVINO's int4 has 14.947.
 INT4_AT_MOST = 14.397
 SCHEMA = {
@@ -68,7 +71,7 @@ def test_perplexity(engine: Opened, smol: Path, texts: list[list[int]]) -> None:
     if engine.precision == "int4":
         assert BF16 < found < INT4_AT_MOST
     else:
-        assert found == pytest.approx(BF16, rel=0.002 if engine.precision == "bf16" else 0.01)
+        assert found == pytest.approx(BF16, rel=OFF[engine.precision])
     if engine.precision == "bf16":
         some = texts[::5][:3]
         model = AutoModelForCausalLM.from_pretrained(smol, dtype=torch.bfloat16)

@@ -11,7 +11,11 @@ from pathlib import Path
 import pexpect
 import pytest
 
+from djl_python.testing import FAKE_ENGINE, RunningServer, running_server, write_byte_tokenizer
+
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b[=>]|\x08")
+#: A body whose answer nobody waits for.
+ENDLESS = '{"max_tokens": 100000}'
 #: Longest wait for something to appear.
 PATIENCE_S = 60
 
@@ -65,3 +69,14 @@ def terminal(tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
     yield start
     for one in started:
         one.child.close(force=True)
+
+
+@pytest.fixture(scope="package")
+def repeating(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """A model that repeats the messages, a byte each 20 ms, until `max_tokens`."""
+    path = write_byte_tokenizer(tmp_path_factory.mktemp("models") / "repeating")
+    (path / "chat_template.jinja").write_text("{% for message in messages %}{{ message.content }}{% endfor %}")
+    settings = f"option.model_id={path}\noption.rolling_batch={FAKE_ENGINE}\noption.fake_step_ms=20\n"
+    (path / "serving.properties").write_text(settings)
+    with running_server("-m", f"repeating={path}") as server:
+        yield server

@@ -16,12 +16,10 @@ import pytest
 from djl_python.testing import RunningServer
 from tests.conftest import DEMO
 
-from .conftest import PATIENCE_S, Terminal
+from .conftest import ENDLESS, PATIENCE_S, Terminal
 
 CTRL_C, CTRL_D, ESCAPE = "\x03", "\x04", "\x1b"
 DEEP_LEARNING = "Deep learning is a branch of machine learning"
-#: A body that has the model write for seconds.
-LONG = '{"ignore_eos": true, "max_tokens": 1500}'
 
 Start = Callable[..., Terminal]
 
@@ -70,13 +68,13 @@ def test_a_chat_is_kept_saved_and_gone_on_with(demo: RunningServer, terminal: St
     assert stat.S_IMODE(history.stat().st_mode) == 0o600
 
 
-def test_ctrl_c_stops_the_answer_and_then_leaves(demo: RunningServer, terminal: Start, tmp_path: Path) -> None:
-    chat = terminal("chat", demo.url, "--body", LONG)
-    chat.enter("What is deep learning?")
-    chat.see(DEEP_LEARNING[:20])
+def test_ctrl_c_stops_the_answer_and_then_leaves(repeating: RunningServer, terminal: Start, tmp_path: Path) -> None:
+    chat = terminal("chat", repeating.url, "--body", ENDLESS)
+    chat.enter("again and ")
+    chat.see("again and again and again")
     chat.press(CTRL_C)
     chat.see("stopped")
-    until_idle(demo)
+    until_idle(repeating)
     saved = tmp_path / "chat.json"
     chat.enter(f"/save {saved}")
     chat.see("saved in")

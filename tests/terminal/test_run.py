@@ -13,6 +13,8 @@ import pytest
 from djl_python.testing import RunningServer
 from tests.conftest import DEMO
 
+from .conftest import ENDLESS, PATIENCE_S
+
 ANSWER = (
     "Deep learning is a branch of machine learning that trains neural networks with many layers to find patterns "
     "in data.\n"
@@ -65,12 +67,11 @@ def test_what_speaks_another_language(demo: RunningServer) -> None:
     assert (status, out) == (1, "") and "404" in err
 
 
-def test_an_answer_that_nobody_wants_ends(demo: RunningServer) -> None:
-    body = '{"ignore_eos": true, "max_tokens": 1500}'
-    with subprocess.Popen([*COMMAND, demo.url, "Hello", "--body", body], stdout=subprocess.PIPE) as process:
+def test_an_answer_that_nobody_wants_ends(repeating: RunningServer) -> None:
+    with subprocess.Popen([*COMMAND, repeating.url, "Hello", "--body", ENDLESS], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdout.read(1)
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.wait(PATIENCE_S) == 130
 
 
 @pytest.mark.slow

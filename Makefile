@@ -34,7 +34,7 @@ test: $(VENV)/.test weights
 # With all of them, wheels for all processors, the oldest transformers, vLLM and DeepSpeed, where they can be installed.
 test-all: $(VENV)/.test weights $(OLDEST)/.test
 	@$(BIN)/python -m tests.real.engines >/dev/null || true
-	$(BIN)/$(PYTEST) $(ARGS)
+	$(BIN)/$(PYTEST) --no-loadscope-reorder $(ARGS)
 	$(MAKE) test-transformers
 
 # What loads, reads and runs models, with the oldest transformers that setup.cfg permits; constraints.txt has the newest.

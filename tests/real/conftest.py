@@ -40,9 +40,12 @@ def texts(tokenizer: Any) -> list[list[int]]:
 
 @contextmanager
 def opened(path: Path, **settings: Any) -> Iterator[PagedRollingBatch]:
-    """A batch of the checkpoint on the native kernels, as `auto` chooses them. Skips where there are none."""
+    """A batch of the checkpoint on the native kernels, as `auto` chooses them. Skips where there are none.
+
+    On one thread: where as many tests run as there are processors, torch is twice as slow on two.
+    """
     kernels_or_skip(library)
-    defaults: dict[str, Any] = {"max_batch_size": 16, "max_model_len": 1024, "kv_blocks": 84}
+    defaults: dict[str, Any] = {"max_batch_size": 16, "max_model_len": 1024, "kv_blocks": 84, "threads": 1}
     batch = PagedRollingBatch(
         BuiltInSettings(model_path=str(path), **{**defaults, **settings}), lambda what, done, total: None
     )

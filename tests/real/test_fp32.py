@@ -28,7 +28,7 @@ def model(smol: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def batch(smol: Path) -> Iterator[PagedRollingBatch]:
-    with opened(smol, dtype="fp32", max_batch_size=TOGETHER) as found:
+    with opened(smol, dtype="fp32", max_batch_size=TOGETHER, threads=None) as found:
         yield found
 
 

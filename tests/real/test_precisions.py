@@ -53,7 +53,7 @@ class Opened:
 )
 def engine(smol: Path, request: pytest.FixtureRequest) -> Iterator[Opened]:
     quantize = "none" if request.param == "bf16" else request.param
-    with opened(smol, dtype="bf16", quantize=quantize) as batch:
+    with opened(smol, dtype="bf16", quantize=quantize, threads=None) as batch:
         yield Opened(request.param, batch)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
@@ -12,9 +13,10 @@ import torch
 from ..native.file_mapping import releasing_after_use
 from ..reading.call_errors import CALL_ERRORS
 from ..settings import BuiltInSettings
-from ..torch_backend.model_runner import probe
+from ..torch_backend.cuda_graphs import cuda_recording
+from ..torch_backend.model_runner import PagedModelRunner, probe
 from ..torch_backend.paging import TRIAL_BLOCK, Paging
-from ..torch_backend.step_graphs import SIZES
+from ..torch_backend.step_graphs import SIZES, TRIED_SIZES
 from .cache_size import size_cache
 from .candidate import OpeningRequest, Refusal
 from .image_check import images_agree_paged
@@ -77,12 +79,9 @@ class PagedOnTorch:
         )  # fmt: skip
         cache = paging.cache(size.blocks, settings.block_size)
         runner = paging.runner(cache, None if images is None else images.paged)
-        name = "torch-paged"
-        if recorded_bytes is not None:
-            runner.record_steps(
-                SIZES, _max_rows(settings), settings.max_batch_size * -(-size.length // settings.block_size)
-            )
-            name += " (CUDA graphs)"
+        blocks = settings.max_batch_size * -(-size.length // settings.block_size)
+        recorded = recorded_bytes is not None and _record(runner, request, SIZES, blocks)
+        name = "torch-paged (CUDA graphs)" if recorded else "torch-paged"
         return OpenedModel(
             loaded=loaded,
             runner=runner,
@@ -102,20 +101,27 @@ def _recorded_bytes(request: OpeningRequest, paging: Paging) -> int | None:
     if loaded.device.type != "cuda" or settings.enforce_eager or paging.recurrent is not None:
         return None
     if settings.ranks != 1 or settings.placement or loaded.offloaded:
-        return None  # what other devices do is not in a graph
+        return None  # what other devices do is not recorded
     blocks = _trial_blocks(request)
-    try:
-        with paging.trial(blocks) as runner:
-            before = torch.cuda.memory_reserved(loaded.device)
-            runner.record_steps(SIZES[-1:], _max_rows(settings), blocks)
-            taken = torch.cuda.memory_reserved(loaded.device) - before
-            if request.reference.accepts(runner, blocks, TRIAL_BLOCK):
-                return taken
-        reason = "its logits are not its own there"
-    except (*CALL_ERRORS, ImportError, OSError) as error:  # OSError: Triton can't write what it compiles
-        reason = f"{type(error).__name__}: {error}"
-    log.warning("%s runs without CUDA graphs, which is slower: %s", request.name, reason)
+    with paging.trial(blocks) as runner:
+        before = torch.cuda.memory_reserved(loaded.device)
+        if not _record(runner, request, TRIED_SIZES, blocks):
+            return None
+        taken = torch.cuda.memory_reserved(loaded.device) - before
+        if request.reference.accepts(runner, blocks, TRIAL_BLOCK):
+            return taken
+    log.warning("%s runs without CUDA graphs, which is slower: its logits are not its own there", request.name)
     return None
+
+
+def _record(runner: PagedModelRunner, request: OpeningRequest, sizes: Sequence[int], blocks: int) -> bool:
+    """Have steps of these sizes recorded, over as many blocks at most; returns whether that is possible."""
+    try:
+        runner.record_steps(sizes, cuda_recording(request.loaded.device), _max_rows(request.settings), blocks)
+    except (*CALL_ERRORS, ImportError, OSError) as error:  # OSError: Triton can't write what it compiles
+        log.warning("%s runs without CUDA graphs, which is slower: %s: %s", request.name, type(error).__name__, error)
+        return False
+    return True
 
 
 def _trial_blocks(request: OpeningRequest) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import nullcontext
 from typing import Any, Final, Protocol
 
@@ -21,7 +22,7 @@ from ..transformers_private import attention_name
 from .attention import PagedCache, StepPlan, attend_to
 from .images import PagedImages
 from .recurrent import RecurrentLayers, returned_cache
-from .step_graphs import StepGraphs
+from .step_graphs import Recording, StepGraphs
 from .token_plan import TokenPlan
 from .torch_cache import TorchCache
 
@@ -145,19 +146,18 @@ class PagedModelRunner:
         self._graphs: StepGraphs | None = None
 
     @torch.inference_mode()
-    def record_steps(self, sizes: tuple[int, ...], max_rows: int, max_blocks: int) -> None:
-        """Have steps of up to so many tokens recorded and replayed, on a GPU; `StepGraphs` describes the rest.
+    def record_steps(self, sizes: Iterable[int], recording: Recording, max_rows: int, max_blocks: int) -> None:
+        """Have steps of up to so many tokens recorded and replayed; `StepGraphs` describes the rest.
 
         Raises:
             RuntimeError: they can't be recorded.
-            ImportError: triton is missing, which attention of recorded steps is written in.
         """
         assert isinstance(self._cache, TorchCache) and self._recurrent is None
 
         def forward(plan: TokenPlan) -> Tensor:
             return self._forward(plan, {"input_ids": plan.ids[None], "position_ids": plan.positions[None]}, plan.keep)
 
-        graphs = StepGraphs(forward, self._cache, self._device, max_rows, max_blocks)
+        graphs = StepGraphs(forward, self._cache, self._device, recording, max_rows, max_blocks)
         graphs.record(sizes)
         self._graphs = graphs
 

@@ -1,14 +1,15 @@
-"""Steps as CUDA graphs: recorded once for each of some sizes, replayed with other numbers. Engine process, on GPUs.
+"""Steps that are recorded once for each of some sizes, and replayed with other numbers. Engine process, on GPUs.
 
 A model's operations are launched one by one from Python, which takes the host some 30 ms a step however few tokens
-there are. A graph is launched at once. A step of any mixture of prompts and decoding sequences runs as one, if its
+there are. What is recorded is launched at once. A step of any mixture of prompts and decoding sequences runs so, if its
 tokens are not more than are recorded; longer prompts keep the GPU busy for about as long as their launches take.
 """
 
 from __future__ import annotations
 
-import gc
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,60 +22,59 @@ from .torch_cache import TorchCache
 
 #: Tokens of the steps that are recorded. Each token reads all of its context by itself, which is why there are no more.
 SIZES: Final = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+#: Of these, the ones that a model is tried with: most tokens, those of a text's pieces, and single ones.
+TRIED_SIZES: Final = (1, 8, 96, 512)
 
 
-class Forward(Protocol):
-    """The model's forward pass over a paged cache."""
+@dataclass(frozen=True)
+class Recording:
+    """How steps are recorded on a device.
 
-    def __call__(self, plan: TokenPlan) -> Tensor:
-        """(rows, vocabulary) logits of the plan's `keep`."""
-        ...
+    Attributes:
+        by_token: the attention of recorded steps.
+        record: does some work and records it; returns what does it again. Raises RuntimeError where it can't.
+    """
+
+    by_token: AttendByToken
+    record: Callable[[Callable[[], None]], Callable[[], None]]
 
 
 class StepGraphs:
     """The recorded steps of a model.
 
     Args:
-        forward: what is recorded.
+        forward: the model's forward pass: (rows, vocabulary) logits of a plan's `keep`.
         max_rows: most positions of a step whose logits are wanted.
         max_blocks: most blocks that a step's sequences have together.
     """
 
     def __init__(
-        self, forward: Forward, cache: TorchCache, device: torch.device, max_rows: int, max_blocks: int
+        self,
+        forward: Callable[[TokenPlan], Tensor],
+        cache: TorchCache,
+        device: torch.device,
+        recording: Recording,
+        max_rows: int,
+        max_blocks: int,
     ) -> None:
-        from triton.errors import TritonError  # it comes with torch for GPUs
-
-        from .token_attention import attend_by_token
-
-        self._kernel_errors = (TritonError,)
         self._forward = forward
         self._cache = cache
-        self._device = device
-        self._max_rows = max_rows
-        self._by_token: AttendByToken = attend_by_token
-        most = numbers_for(SIZES[-1], min(SIZES[-1], max_rows))
-        self._numbers = torch.zeros(most + max_blocks + 1, dtype=torch.long, device=device)
-        self._recorded: dict[int, tuple[TokenPlan, torch.cuda.CUDAGraph]] = {}
-        self._logits = torch.empty(0, device=device)
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._pool = torch.cuda.graph_pool_handle()
+        self._recording = recording
+        self._max_rows = min(SIZES[-1], max_rows)
+        self._numbers = torch.zeros(
+            numbers_for(SIZES[-1], self._max_rows) + max_blocks + 1, dtype=torch.long, device=device
+        )
+        self._logits = torch.empty(0, device=device)  # of all sizes
+        self._recorded: list[tuple[TokenPlan, Callable[[], None]]] = []  # the fewest tokens first
 
-    def record(self, sizes: tuple[int, ...] = SIZES) -> None:
+    def record(self, sizes: Iterable[int]) -> None:
         """Record steps of so many tokens, the largest first: the others then fit its memory.
 
         Raises:
             RuntimeError: they can't be recorded.
         """
-        gc.collect()
-        gc.disable()  # a graph that is collected while another is recorded would spoil that
-        try:
-            for tokens in sorted(sizes, reverse=True):
-                self._step(tokens)
-        except self._kernel_errors as exc:
-            raise RuntimeError(str(exc).strip().splitlines()[-1]) from exc
-        finally:
-            gc.enable()
+        for tokens in sorted(sizes, reverse=True):
+            self._recorded.insert(0, self._step(tokens))
 
     def run(self, chunks: list[Chunk], keep: npt.NDArray[np.int64]) -> Tensor | None:
         """Compute the chunks, one after the other.
@@ -86,39 +86,26 @@ class StepGraphs:
             (len(keep), vocabulary), which the next run overwrites; None if no step of this size is recorded.
         """
         tokens = sum(chunk.length for chunk in chunks)
-        size = next((size for size in SIZES if size >= tokens), None)
-        if size is None:
-            return None
-        plan, graph = self._step(size)
-        if not plan.fill(chunks, keep):
-            return None
-        graph.replay()
-        return self._logits[: len(keep)]
+        for plan, replay in self._recorded:
+            if plan.tokens >= tokens:
+                if not plan.fill(chunks, keep):
+                    return None
+                replay()
+                return self._logits[: len(keep)]
+        return None
 
-    def _step(self, tokens: int) -> tuple[TokenPlan, torch.cuda.CUDAGraph]:
-        found = self._recorded.get(tokens)
-        if found is None:
-            found = self._recorded[tokens] = self._record(tokens)
-        return found
-
-    def _record(self, tokens: int) -> tuple[TokenPlan, torch.cuda.CUDAGraph]:
-        """Record a step, of tokens that nobody reads."""
+    def _step(self, tokens: int) -> tuple[TokenPlan, Callable[[], None]]:
+        """A recorded step, of tokens that nobody reads."""
         rows = min(tokens, self._max_rows)
-        plan = TokenPlan(self._numbers, tokens, rows, self._cache.block_size, self._cache.spare_block, self._by_token)
+        plan = TokenPlan(
+            self._numbers, tokens, rows, self._cache.block_size, self._cache.spare_block, self._recording.by_token
+        )
         plan.fill([], np.zeros(0, np.int64))
-        graph = torch.cuda.CUDAGraph()
-        self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._stream):
-            # Libraries and Triton make what they need at their first call, which can't be recorded.
+        if not len(self._logits):
             logits = self._forward(plan)
-            if not len(self._logits):  # one tensor for all sizes
-                self._logits = logits.new_empty(min(SIZES[-1], self._max_rows), logits.shape[1])
-            del logits
-            torch.cuda.synchronize(self._device)
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-            try:
-                self._logits[:rows].copy_(self._forward(plan))
-            finally:
-                graph.capture_end()
-        torch.cuda.current_stream(self._device).wait_stream(self._stream)
-        return plan, graph
+            self._logits = logits.new_empty(self._max_rows, logits.shape[1])
+
+        def work() -> None:
+            self._logits[:rows].copy_(self._forward(plan))
+
+        return plan, self._recording.record(work)

@@ -7,32 +7,17 @@ import random
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from djl_python.core.types import SamplingParams
-from djl_python.engine.attention.dense import attention
 from djl_python.engine.attention.parameters import AttentionParams, LayerShape
 from djl_python.engine.batch.chunk import Chunk
 from djl_python.engine.batch.sequence import Sequence
 from djl_python.engine.torch_backend.token_plan import TokenPlan, numbers_for
 from djl_python.engine.torch_backend.torch_cache import TorchCache
+from tests.token_attention import by_token
 
 BLOCKS, SIZE, HEADS, KV_HEADS, DIM = 40, 4, 4, 2, 16
 CPU = torch.device("cpu")
-
-
-def by_token(
-    query: Tensor, keys: Tensor, values: Tensor, positions: Tensor, starts: Tensor, blocks: Tensor, how: AttentionParams
-) -> Tensor:
-    """What `token_attention.attend_by_token` computes, a token at a time."""
-    made = []
-    for token, (position, start) in enumerate(zip(positions.tolist(), starts.tolist(), strict=True)):
-        own = blocks[start : start + position // SIZE + 1]
-        key, value = (cache[own].flatten(0, 1)[None, : position + 1].transpose(1, 2) for cache in (keys, values))
-        distance = position - torch.arange(position + 1)
-        seen = distance < (how.window or position + 1)
-        made.append(attention(query[None, :, token, None], key, value, seen[None, None, None], how)[0, :, 0])
-    return torch.stack(made)
 
 
 def chunks_of(rng: random.Random, lengths: list[int]) -> list[Chunk]:

@@ -1,0 +1,91 @@
+"""Recorded steps, on a device where a recording is the function itself: which are replayed, and what they give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from djl_python.core.types import SamplingParams
+from djl_python.engine.builtin.paged_batch import PagedRollingBatch
+from djl_python.engine.torch_backend.model_runner import PagedModelRunner
+from djl_python.engine.torch_backend.step_graphs import Recording
+from tests.checkpoints import build_checkpoint
+from tests.engines import generate, open_batch, random_requests, run_to_end
+from tests.token_attention import by_token
+
+SIZES = (1, 4, 16)
+
+
+class Recorder:
+    """Counts replays, by the position of a recording among all."""
+
+    def __init__(self) -> None:
+        self.replays: list[int] = []
+
+    def record(self, work: Callable[[], None]) -> Callable[[], None]:
+        number = len(self.replays)
+        self.replays.append(0)
+        work()
+
+        def replay() -> None:
+            self.replays[number] += 1
+            work()
+
+        return replay
+
+
+def opened(path: Path, rows: int = 24, **settings: Any) -> tuple[PagedRollingBatch, Recorder]:
+    recorder = Recorder()
+    batch = open_batch(path, kernels="torch", **settings)
+    assert isinstance(batch.runner, PagedModelRunner)
+    batch.runner.record_steps(SIZES, Recording(by_token, recorder.record), rows, batch.kv_blocks)
+    return batch, recorder
+
+
+@pytest.mark.parametrize("speculative", ["none", "ngram"])
+@pytest.mark.parametrize("architecture", ["llama", "gemma2", "gpt_oss"])  # windows, soft caps, sinks
+def test_greedy_ids_are_those_of_generate(architecture: str, speculative: str, tmp_path: Path) -> None:
+    path = build_checkpoint(tmp_path, architecture, sinks=True)
+    batch, recorder = opened(path, speculative=speculative)
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    requests = random_requests(16, seed=4)
+    for number, (prompt, new_tokens) in enumerate(requests):
+        batch.add(number, prompt, SamplingParams(max_new_tokens=new_tokens))
+    found = {number: [event.token_id for event in events] for number, events in run_to_end(batch).items()}
+    assert found == {number: generate(model, prompt, count) for number, (prompt, count) in enumerate(requests)}
+    assert all(recorder.replays), "steps of all sizes were replayed"
+
+
+def test_what_has_no_room_is_launched(tmp_path: Path) -> None:
+    path = build_checkpoint(tmp_path, "llama")
+    batch, recorder = opened(path, rows=2)
+
+    def steps(prompt: list[int], **sampling: Any) -> list[int]:
+        batch.add(0, prompt, SamplingParams(max_new_tokens=1, **sampling))
+        run_to_end(batch)
+        counted, recorder.replays[:] = recorder.replays[::-1], [0] * len(SIZES)
+        return counted
+
+    assert steps([5, 6, 7]) == [0, 1, 0]
+    assert steps(list(range(5, 21))) == [0, 0, 1]
+    assert steps(list(range(30, 50))) == [0, 0, 0], "more tokens than are recorded"
+    assert steps([8, 9], prompt_logprobs=0) == [0, 1, 0]
+    assert steps([9, 8, 7], prompt_logprobs=0) == [0, 0, 0], "more rows of logits than are recorded"
+
+
+def test_logits_are_those_of_a_step_that_is_launched(tmp_path: Path) -> None:
+    path = build_checkpoint(tmp_path, "llama")
+    told = []
+    for batch in (opened(path)[0], open_batch(path, kernels="torch")):
+        for number in range(3):
+            batch.add(number, [number + 5, 9, 7], SamplingParams(max_new_tokens=9, top_logprobs=3, prompt_logprobs=2))
+        told.append([event for events in run_to_end(batch).values() for event in events])
+    for mine, other in zip(*told, strict=True):
+        assert mine.token_id == other.token_id
+        assert mine.logprob == pytest.approx(other.logprob, abs=1e-4)
+        assert [token for token, _ in mine.top] == [token for token, _ in other.top]

@@ -217,7 +217,8 @@ def _best_engine(options: Options, cache_dir: str, unless: str, findings: _Findi
     assert row is not None
     if row.runtime(cache_dir) is None:
         findings.warnings.append(
-            f"on a GPU {row.name} is faster than the built-in engine, which serves the model{unless}: {row.remedy}"
+            f"on a GPU {row.name} reads long prompts faster than the built-in engine, which serves the model{unless}: "
+            f"{row.remedy}"
         )
         return BUILT_IN
     findings.warnings.append(

@@ -239,8 +239,8 @@ def test_on_a_gpu_auto_is_vllm_where_it_is_installed(
         without = load(tmp_path, "\n", {"DJL_CACHE_DIR": str(tmp_path / "empty")})
         assert without.option.rolling_batch == "auto"
         assert without.warnings == (
-            "on a GPU vllm is faster than the built-in engine, which serves the model: djl-serving engines install "
-            "vllm installs it",
+            "on a GPU vllm reads long prompts faster than the built-in engine, which serves the model: "
+            "djl-serving engines install vllm installs it",
         )
 
 

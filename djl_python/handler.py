@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from .config import ModelConfig
+from .core.engine_info import EngineInfo
 from .core.errors import ParameterError
 from .core.metrics import MetricFamily
-from .core.types import EngineInfo
 from .inputs import Input
 from .ipc.protocol import AdapterChange
 

@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Final
 
 from .config import own_server_environment
+from .core.engine_info import EngineStats
 from .core.pictures import AnyImages
-from .core.types import EngineStats, SamplingParams, TokenEvent
+from .core.types import SamplingParams, TokenEvent
 from .engine.batch.sequence import Sequence
 from .engine.echo import EchoRollingBatch
 from .engine.interface import AsyncEngine, EngineSettings, Progress

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from djl_python.core.types import EngineStats
+from djl_python.core.engine_info import EngineStats
 from djl_python.handler import Metrics
 
 #: Counters, by their names in EngineStats, where they count since the engine started.

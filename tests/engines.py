@@ -11,8 +11,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from djl_python.config import ModelConfig, Options
+from djl_python.core.engine_info import EngineStats
 from djl_python.core.metrics import MetricFamily
-from djl_python.core.types import EngineStats, TokenEvent
+from djl_python.core.types import TokenEvent
 from djl_python.engine.builtin.options import BuiltInOptions
 from djl_python.engine.builtin.paged_batch import PagedRollingBatch
 from djl_python.engine.client import EngineClient

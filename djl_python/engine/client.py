@@ -19,10 +19,11 @@ import msgspec
 from ..config import ModelConfig, Runtime, activated, devices_each, engine_environment, stages_each, workers_sharing
 from ..config.sources import cache_root
 from ..core import logs
+from ..core.engine_info import EngineStats
 from ..core.errors import WorkerDiedError, load_error
 from ..core.metrics import MetricFamily
 from ..core.pictures import AnyImages, Pictures
-from ..core.types import EngineStats, ImagePrompt, SamplingParams, TokenEvent, Vocabulary
+from ..core.types import ImagePrompt, SamplingParams, TokenEvent, Vocabulary
 from ..ipc.channel import Channel
 from ..ipc.package_path import package_path
 from ..ipc.processes import spawn

@@ -10,7 +10,8 @@ from collections import deque
 from typing import Final
 
 from ..config.engines import NoOptions
-from ..core.types import EngineStats, Images, SamplingParams, TokenEvent
+from ..core.engine_info import EngineStats
+from ..core.types import Images, SamplingParams, TokenEvent
 from .batch.sequence import PromptEntry, Sequence
 from .interface import Engine, EngineSettings, Progress, RollingBatch
 

@@ -20,11 +20,12 @@ import msgspec
 
 from ..config import ENVIRONMENT_STAMP, ModelConfig, Runtime, has_gpu
 from ..config.engines import ENGINES, Distribution, NoOptions, engine_name, engine_path
+from ..core.engine_info import EngineInfo, EngineStats
 from ..core.errors import GenerationError, ModelLoadError, ParameterError, ServingError
 from ..core.metrics import MetricFamily
 from ..core.pictures import AnyImages, Pictures
 from ..core.registry import load_object
-from ..core.types import EngineInfo, EngineStats, ImagePrompt, Images, SamplingParams, TokenEvent, Vocabulary
+from ..core.types import ImagePrompt, Images, SamplingParams, TokenEvent, Vocabulary
 
 Progress = Callable[[str, int, int], None]
 OptionsT = TypeVar("OptionsT", bound=msgspec.Struct)

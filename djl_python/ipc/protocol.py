@@ -15,9 +15,10 @@ from typing import Final, Literal
 import msgspec
 
 from ..core.call_trace import AttributeValue
+from ..core.engine_info import EngineInfo, EngineStats
 from ..core.metrics import MetricFamily
 from ..core.pictures import AnyImages, Pictures
-from ..core.types import EngineInfo, EngineStats, SamplingParams, TokenEvent, Vocabulary
+from ..core.types import SamplingParams, TokenEvent, Vocabulary
 
 #: A reader refuses a longer frame: the peer does not speak this protocol.
 MAX_FRAME_BYTES: Final = 1 << 30

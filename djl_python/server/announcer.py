@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from ..config import Address, ModelConfig
 from ..config.sources import shown_url
-from ..core.types import EngineInfo
+from ..core.engine_info import EngineInfo
 from ..ipc.protocol import Status
 
 _BAR_CELLS: Final = 24

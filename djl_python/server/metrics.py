@@ -19,7 +19,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from ..core.types import EngineInfo
+from ..core.engine_info import EngineInfo
 from ..ipc.protocol import EngineMetrics, Report
 from .engine_metrics import EngineMetricsCollector
 from .tgi_metrics import TgiMetrics

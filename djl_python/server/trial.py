@@ -8,8 +8,8 @@ from __future__ import annotations
 import msgspec
 
 from ..config import ModelConfig
+from ..core.engine_info import EngineInfo
 from ..core.errors import ModelLoadError
-from ..core.types import EngineInfo
 from ..ipc import event_loop
 from .announcer import Announcer
 from .environments import prepare

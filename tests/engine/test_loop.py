@@ -99,7 +99,7 @@ def test_a_frame_without_a_step_tells_of_none() -> None:
 import socket
 from djl_python.engine.echo import EchoRollingBatch
 from djl_python.engine.loop import serve
-from djl_python.core.types import EngineStats
+from djl_python.core.engine_info import EngineStats
 class Timed(EchoRollingBatch):
     stats = EngineStats(running=1, step_s=0.5, step_sequences=2)
 serve(socket.socket(fileno={engine.fileno()}))

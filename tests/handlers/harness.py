@@ -14,19 +14,11 @@ from tokenizers import Tokenizer as Fast
 from tokenizers import decoders, models, pre_tokenizers
 
 from djl_python.config import ModelConfig, Options
+from djl_python.core.engine_info import EngineStats
 from djl_python.core.errors import ServingError
 from djl_python.core.metrics import MetricFamily
 from djl_python.core.pictures import AnyImages, Pictures
-from djl_python.core.types import (
-    Chat,
-    Delta,
-    EngineStats,
-    FinishReason,
-    GenerateRequest,
-    SamplingParams,
-    TokenEvent,
-    Vocabulary,
-)
+from djl_python.core.types import Chat, Delta, FinishReason, GenerateRequest, SamplingParams, TokenEvent, Vocabulary
 from djl_python.dialects.shared.base import Answer, Dialect, Formatter, Kind, Parsed, QueriedModel, Route
 from djl_python.engine.builtin.options import BuiltInOptions
 from djl_python.handler import Context

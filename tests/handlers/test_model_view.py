@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from djl_python.core.engine_info import EngineInfo
 from djl_python.core.errors import ContextLengthError, PayloadError
-from djl_python.core.types import EngineInfo
 from djl_python.dialects.shared.typed_errors import typed_error
 from djl_python.text.tokens.tokenizer import FastBackend
 from tests.handlers.conftest import Watch

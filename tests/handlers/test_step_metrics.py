@@ -1,6 +1,6 @@
 import pytest
 
-from djl_python.core.types import EngineStats
+from djl_python.core.engine_info import EngineStats
 from djl_python.handlers.step_metrics import REPORT_EVERY_S, StepMetrics
 from tests.handlers.harness import FakeMetrics
 

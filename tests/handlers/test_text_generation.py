@@ -11,9 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from djl_python.core.engine_info import EngineStats
 from djl_python.core.errors import GenerationError, ModelLoadError, ParameterError, PayloadError
 from djl_python.core.metrics import MetricFamily, MetricSample
-from djl_python.core.types import Chat, EngineStats
+from djl_python.core.types import Chat
 from djl_python.handlers.text_generation import TextGenerationHandler
 from djl_python.text.tokens.tokenizer import FastBackend
 from tests.handlers.conftest import Watch

@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from djl_python.config import ModelConfig
-from djl_python.core.types import EngineInfo
+from djl_python.core.engine_info import EngineInfo
 from djl_python.ipc.channel import Channel
 from djl_python.ipc.protocol import AnyMessage, Break, Call, Cancel, Chunk, Load, Report, Start, Status, Stop, Taken
 

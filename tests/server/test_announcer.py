@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from djl_python.config import Address, ModelConfig
-from djl_python.core.types import EngineInfo
+from djl_python.core.engine_info import EngineInfo
 from djl_python.ipc.protocol import Status
 from djl_python.server.announcer import Announcer, curl_line
 

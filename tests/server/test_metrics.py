@@ -4,7 +4,7 @@ import math
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from djl_python.core.types import EngineInfo
+from djl_python.core.engine_info import EngineInfo
 from djl_python.ipc.protocol import Report
 from djl_python.server.metrics import SPECS, Metrics
 

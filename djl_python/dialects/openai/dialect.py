@@ -14,8 +14,8 @@ import msgspec
 from msgspec import Meta
 
 from ...config import ModelConfig
+from ...core.engine_info import EngineInfo
 from ...core.errors import ModelNotFoundError, ParameterError, PayloadError, ServingError
-from ...core.types import EngineInfo
 from ...formats.json_framing import JSON, JSONLINES, SSE, encode_json, encode_jsonlines, encode_sse
 from ...inputs import Input
 from ..shared.base import Answer, Bodies, Dialect, Kind, ModelStatus, Parsed, Route, ServerView

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from ...config import ModelConfig
+from ...core.engine_info import EngineInfo
 from ...core.errors import OverloadedError, PayloadError, ServingError, UnavailableError
-from ...core.types import Chat, Delta, EngineInfo, GenerateRequest
+from ...core.types import Chat, Delta, GenerateRequest
 from ...encode_decode import decode
 from ...formats.forms import media_type
 from ...formats.json_framing import JSONLINES_TYPES, SSE, encode_json

@@ -11,7 +11,8 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from ...core.types import EngineInfo, FinishReason
+from ...core.engine_info import EngineInfo
+from ...core.types import FinishReason
 from ..shared.fields.generation import JsonFormat, JsonObjectFormat, JsonSchemaFormat, RegexFormat
 
 AboveZero = Annotated[float, Meta(gt=0)]

@@ -12,8 +12,8 @@ from msgspec import inspect
 from msgspec.structs import asdict
 
 from ... import __version__
+from ...core.engine_info import EngineInfo
 from ...core.errors import PayloadError
-from ...core.types import EngineInfo
 from ...formats.json_framing import encode_json
 from ..shared.base import Answer, ModelStatus, ServerView
 from ..shared.typed_body import read_body

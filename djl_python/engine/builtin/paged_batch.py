@@ -16,8 +16,9 @@ import msgspec
 import torch
 from torch import Tensor
 
+from ...core.engine_info import EngineStats
 from ...core.errors import GenerationError, ParameterError
-from ...core.types import EngineStats, Images, SamplingParams, TokenEvent, Vocabulary
+from ...core.types import Images, SamplingParams, TokenEvent, Vocabulary
 from ..batch.chunk import Chunk
 from ..batch.kv_cache import BlockManager
 from ..batch.scheduler import Scheduler

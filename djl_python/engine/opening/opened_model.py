@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from ...core.types import EngineInfo
+from ...core.engine_info import EngineInfo
 from ..batch.state_slots import StateSlots
 from ..checkpoints.loading import LoadedModel, rounding
 from ..sampling.row_sampler import RowSampler

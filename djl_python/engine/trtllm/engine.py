@@ -17,9 +17,10 @@ from tensorrt_llm import SamplingParams as TrtllmSampling
 from tensorrt_llm.llmapi import GuidedDecodingParams, KvCacheConfig, RequestError, TorchLlmArgs
 
 from ...config import read_json_object
+from ...core.engine_info import EngineInfo, EngineStats
 from ...core.errors import GenerationError, ModelLoadError, ParameterError
 from ...core.pictures import AnyImages
-from ...core.types import EngineInfo, EngineStats, SamplingParams, TokenEvent
+from ...core.types import SamplingParams, TokenEvent
 from ..interface import AsyncEngine, Progress
 from .arguments import TrtllmSettings, end_ids, llm_arguments, stated_context, vocabulary_size
 from .sampling import grammar_arguments, sampling_arguments, token_events

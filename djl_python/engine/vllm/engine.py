@@ -24,10 +24,11 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.prometheus import get_prometheus_registry
 
+from ...core.engine_info import EngineInfo, EngineStats
 from ...core.errors import ModelLoadError, ParameterError, ServingError
 from ...core.metrics import MetricFamily, MetricSample
 from ...core.pictures import AnyImages, Pictures
-from ...core.types import EngineInfo, EngineStats, SamplingParams, TokenEvent
+from ...core.types import SamplingParams, TokenEvent
 from ..interface import AsyncEngine, Progress
 from .adapters import Adapters, room
 from .arguments import VllmSettings, command_line, engine_arguments

@@ -10,8 +10,8 @@ import itertools
 import time
 from typing import Protocol
 
+from ...core.engine_info import EngineInfo
 from ...core.errors import ServingError
-from ...core.types import EngineInfo
 from ...ipc.protocol import AnyMessage, Call, Trace
 
 

@@ -17,8 +17,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from ...core.engine_info import EngineInfo
 from ...core.errors import ModelLoadError
-from ...core.types import EngineInfo
 from ...ipc.channel import Channel
 from ...ipc.protocol import AnyMessage, Done, Load, Status, Stop
 from .adapters.model import ModelAdapters

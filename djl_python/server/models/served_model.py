@@ -17,8 +17,8 @@ from dataclasses import replace
 import msgspec
 
 from ...config import ModelConfig, bounds_of
+from ...core.engine_info import EngineInfo
 from ...core.errors import ModelLoadError, UnavailableError, load_error
-from ...core.types import EngineInfo
 from ...dialects.shared.base import ModelStatus, RequestCounts
 from ...ipc.protocol import Status
 from ..metrics import ModelMetrics

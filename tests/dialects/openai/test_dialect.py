@@ -13,7 +13,8 @@ import pytest
 
 from djl_python.config import ModelConfig
 from djl_python.core import errors
-from djl_python.core.types import Delta, EngineInfo, Finish, FinishReason, Token, TopToken
+from djl_python.core.engine_info import EngineInfo
+from djl_python.core.types import Delta, Finish, FinishReason, Token, TopToken
 from djl_python.dialects import dialect
 from djl_python.dialects.openai.dialect import OpenAIDialect
 from djl_python.dialects.shared.base import Formatter, Kind, ModelStatus

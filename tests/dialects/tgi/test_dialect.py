@@ -11,18 +11,8 @@ import pytest
 
 from djl_python.config import ModelConfig, Options
 from djl_python.core import errors
-from djl_python.core.types import (
-    Branching,
-    Chat,
-    Delta,
-    EngineInfo,
-    Finish,
-    FinishReason,
-    Grammar,
-    Timings,
-    Token,
-    TopToken,
-)
+from djl_python.core.engine_info import EngineInfo
+from djl_python.core.types import Branching, Chat, Delta, Finish, FinishReason, Grammar, Timings, Token, TopToken
 from djl_python.dialects.shared.base import ModelStatus, Parsed, QueriedModel, ServerView, TokenSpan
 from djl_python.dialects.tgi.dialect import TgiDialect
 from djl_python.inputs import Input

@@ -13,8 +13,9 @@ import pytest
 
 from djl_python.config import ModelConfig, Options
 from djl_python.core import errors
+from djl_python.core.engine_info import EngineInfo
 from djl_python.core.errors import ModelNotFoundError, ParameterError, PayloadError, ServingError
-from djl_python.core.types import Delta, EngineInfo, Finish, FinishReason, SamplingParams, Token
+from djl_python.core.types import Delta, Finish, FinishReason, SamplingParams, Token
 from djl_python.dialects import all_dialects
 from djl_python.dialects.shared.base import Answer, Kind, ModelStatus, Parsed, RequestCounts
 from djl_python.dialects.triton.dialect import TritonDialect

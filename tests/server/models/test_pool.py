@@ -4,8 +4,8 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from djl_python.core.engine_info import EngineInfo
 from djl_python.core.errors import OverloadedError, ServingError, UnavailableError
-from djl_python.core.types import EngineInfo
 from djl_python.ipc.protocol import AnyMessage, Break, Call, Cancel, Chunk, Report, Start, Status, Taken, Trace
 from djl_python.server.metrics import Metrics, ModelMetrics
 from djl_python.server.models import batch_queue

@@ -6,8 +6,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from djl_python.core.engine_info import EngineInfo
 from djl_python.core.errors import ModelLoadError
-from djl_python.core.types import EngineInfo
 from djl_python.dialects.shared.base import RequestCounts
 from djl_python.server.models.replica import WorkerState
 from djl_python.server.models.served_model import Health, ServedModel, counted

@@ -1,0 +1,81 @@
+"""What an engine tells of itself: what runs a model, and how busy it is.
+
+Runs in every process; depends on nothing but msgspec.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What runs a model, once it is loaded.
+
+    Attributes:
+        runner: "native" (the fused operations of the CPU kernels), "torch-paged", "transformers-cache" (torch over its
+            cache), the latter two followed by " (native products)" where kernels compute parts, the second by
+            " (CUDA graphs)" where its steps are recorded; or another engine.
+        dtype: what the model computes in, by torch's name; "" where that isn't known.
+        quantize: what its weights are quantized with or rounded to; "none".
+        device: by torch's name; "" where that isn't known.
+        refusal: why native kernels that could run here do not run the model; "": they do, or there are none.
+        unrounded: which weights are not as `quantize` says; "": all are.
+        offloaded: where weights are that are not on the device; "": there are none.
+        weight_bytes: what a step reads of weights at least, on each device.
+        cache_bytes: what the cache may grow to, on each device.
+        takes_images: whether messages may have images.
+    """
+
+    runner: str = ""
+    dtype: str = ""
+    quantize: str = "none"
+    device: str = ""
+    refusal: str = ""
+    unrounded: str = ""
+    offloaded: str = ""
+    weight_bytes: int = 0
+    cache_bytes: int = 0
+    takes_images: bool = False
+
+    @property
+    def summary(self) -> str:
+        """One line: the runner, and what it computes with."""
+        weights = "" if self.quantize == "none" else f"{self.quantize} weights"
+        return ", ".join(filter(None, (self.runner, self.dtype, weights, self.device)))
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is not as one would expect, in sentences for the model's owner."""
+        said = []
+        if self.refusal:
+            alike = self.quantize == "int8" and not self.unrounded  # of int4, the kernels keep some in 8 bits
+            same = " Its int8 weights are the same there." if alike else ""
+            said.append(
+                f"not on the native kernels: {self.refusal}. It runs on {self.runner}, where steps take longer: "
+                f"djl-serving bench measures how long.{same}"
+            )
+        if self.unrounded:
+            said.append(f"not all weights are {self.quantize}: {self.unrounded}")
+        if self.offloaded:
+            said.append(self.offloaded)
+        return tuple(said)
+
+
+class EngineStats(msgspec.Struct, frozen=True, array_like=True):
+    """The engine after a step: gauges, the step itself, and counts since the engine started.
+
+    `step_s` is how long the step took, in seconds, and `step_sequences` how many sequences it computed, those that it
+    finished included; both are 0 where no step ran.
+
+    Counts are `preemptions`, `draft_tokens` (that were verified) and `accepted_draft_tokens`.
+    """
+
+    running: int = 0
+    waiting: int = 0
+    kv_blocks_used: int = 0
+    kv_blocks_total: int = 0
+    preemptions: int = 0
+    step_s: float = 0.0
+    draft_tokens: int = 0
+    accepted_draft_tokens: int = 0
+    step_sequences: int = 0

@@ -12,6 +12,7 @@ from djl_python.dialects.mindie.dialect import MindieParameters
 from djl_python.dialects.shared.chat.request import ChatRequest
 from djl_python.dialects.shared.completion import CompletionRequest
 from djl_python.dialects.shared.fields.generation import GenerationFields
+from djl_python.dialects.shared.fields.structured_output import StructuredOutputFields
 from djl_python.dialects.tgi.types import GenerateParameters
 from djl_python.dialects.triton.types import TritonParameters
 from djl_python.server.app import OWN_ROUTES
@@ -54,10 +55,14 @@ _LABELS: Final = (
     *("service_tier", "prompt_cache_key", "prompt_cache_retention", "prediction"),
 )
 
+#: Those that have a table of their own.
+_FORM: Final = StructuredOutputFields.__struct_fields__
+
 #: Generated parts, by the name in their markers. Each is in one document.
 TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "routes": routes_table,
-    "fields of chats and completions": lambda: fields_table(GenerationFields, without=_LABELS),
+    "fields of chats and completions": lambda: fields_table(GenerationFields, without=(*_LABELS, *_FORM)),
+    "fields of structured output": lambda: fields_table(StructuredOutputFields),
     "fields of chats": lambda: fields_table(ChatRequest, without=GenerationFields.__struct_fields__),
     "fields of completions": lambda: fields_table(CompletionRequest, without=GenerationFields.__struct_fields__),
     "parameters of TGI": lambda: fields_table(GenerateParameters),

@@ -15,10 +15,10 @@ from msgspec import Meta
 from ...config import ModelConfig
 from ...core.errors import ParameterError
 from ...core.types import Branching, SamplingParams, TextOptions
-from ..shared.fields.generation import ResponseFormat, StructuredOutputs, refuse_restrictions
 from ..shared.fields.sampling import DrawFields
 from ..shared.fields.seeds import engine_seed, is_seed
 from ..shared.fields.sequence_limits import MAX_CHOICES
+from ..shared.fields.structured_output import ResponseFormat, StructuredOutputs, refuse_restrictions
 from ..shared.fields.word_lists import excess, excess_ids
 from ..shared.request_body import shown
 from .structured_output import grammar_asked

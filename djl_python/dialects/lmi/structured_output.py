@@ -12,7 +12,7 @@ import msgspec
 
 from ...core.errors import ParameterError
 from ...core.types import Grammar
-from ..shared.fields.generation import GenerationFields, ResponseFormat, StructuredOutputs, grammar_of
+from ..shared.fields.structured_output import ResponseFormat, StructuredOutputFields, StructuredOutputs, grammar_of
 
 _NAMES: Final = ("response_format", "guided_json", "guided_regex", "guided_choice", "structured_outputs")
 
@@ -34,7 +34,7 @@ def grammar_asked(
             )
         given["response_format"], name = grammar, "grammar"
     try:
-        found = grammar_of(GenerationFields(**{one: given[one] for one in _NAMES}))
+        found = grammar_of(StructuredOutputFields(**{one: given[one] for one in _NAMES}))
     except ParameterError as error:
         message = error.message.replace("response_format", name, 1)
         raise ParameterError(f"parameters.{message}", _path(error.field, name)) from error

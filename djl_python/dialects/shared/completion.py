@@ -27,13 +27,12 @@ from .fields.generation import (
     GenerationFields,
     TokenId,
     check_fields,
-    grammar_of,
-    refuse_restrictions,
     sampling_params,
     text_options,
     without_effect,
 )
 from .fields.sequence_limits import MAX_CHOICES, excess_sequences
+from .fields.structured_output import grammar_of, refuse_restrictions
 from .framing import DoneFormatter, around
 from .request_body import shown
 from .typed_body import read_body, unknown_fields

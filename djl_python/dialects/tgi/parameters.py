@@ -14,9 +14,9 @@ import msgspec
 from ...config import Options
 from ...core.errors import ParameterError
 from ...core.types import MAX_SEED, Branching, Grammar, SamplingParams
-from ..shared.fields.generation import GenerationFields, grammar_of
 from ..shared.fields.sampling import DrawFields
 from ..shared.fields.seeds import engine_seed
+from ..shared.fields.structured_output import StructuredOutputFields, grammar_of
 from ..shared.fields.word_lists import excess
 from .types import GenerateParameters
 
@@ -162,7 +162,7 @@ def branching(parameters: GenerateParameters) -> Branching:
 def _grammar(parameters: GenerateParameters) -> Grammar | None:
     """The engine's grammar; the parameter has the forms of a chat's response_format."""
     try:
-        grammar = grammar_of(GenerationFields(response_format=parameters.grammar))
+        grammar = grammar_of(StructuredOutputFields(response_format=parameters.grammar))
     except ParameterError as error:
         cause = error.message.removeprefix(f"{error.field}: ")
         raise _refusal("grammar", f"grammar is not valid: {cause}") from error

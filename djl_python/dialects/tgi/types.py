@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from ...core.engine_info import EngineInfo
 from ...core.types import FinishReason
-from ..shared.fields.generation import JsonFormat, JsonObjectFormat, JsonSchemaFormat, RegexFormat
+from ..shared.fields.structured_output import JsonFormat, JsonObjectFormat, JsonSchemaFormat, RegexFormat
 
 AboveZero = Annotated[float, Meta(gt=0)]
 Share = Annotated[float, Meta(gt=0, le=1)]

@@ -22,13 +22,11 @@ from ..fields.generation import (
     GenerationFields,
     OneOrMore,
     check_fields,
-    grammar_of,
-    grammars_of,
-    refuse_restrictions,
     sampling_params,
     text_options,
     without_effect,
 )
+from ..fields.structured_output import grammar_of, grammars_of, refuse_restrictions
 from ..typed_body import read_body, unknown_fields
 from .messages import (
     AssistantMessage,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,9 @@ from djl_python.testing import RunningServer, running_server
 #: The same examples in every run, and no time limit for one: neither depends on how busy the machine is.
 settings.register_profile("reproducible", derandomize=True, deadline=None, database=None)
 settings.load_profile("reproducible")
+
+# A suite that a shell has put into the background ignores interrupts, and so would the programs that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 DEMO = Path(__file__).resolve().parents[1] / "serving_templates" / "demo"
 

@@ -68,8 +68,10 @@ def cuda_recording(device: torch.device) -> Recording:
 @contextmanager
 def _without_collection() -> Iterator[None]:
     """Context in which no older graph is collected, which would spoil one that is being recorded."""
+    enabled = gc.isenabled()  # an engine process does without until its model is loaded
     gc.disable()
     try:
         yield
     finally:
-        gc.enable()
+        if enabled:
+            gc.enable()

@@ -157,8 +157,8 @@ class PagedModelRunner:
         def forward(plan: TokenPlan) -> Tensor:
             return self._forward(plan, {"input_ids": plan.ids[None], "position_ids": plan.positions[None]}, plan.keep)
 
-        graphs = StepGraphs(forward, self._cache, self._device, recording, max_rows, max_blocks)
-        graphs.record(sizes)
+        graphs = StepGraphs(self._cache, self._device, recording, max_rows, max_blocks)
+        graphs.record(forward, sizes)
         self._graphs = graphs
 
     @torch.inference_mode()

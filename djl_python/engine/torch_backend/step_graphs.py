@@ -42,22 +42,16 @@ class Recording:
 class StepGraphs:
     """The recorded steps of a model.
 
+    They know nothing of what was recorded, so that its memory, and theirs, is free as soon as nobody has them.
+
     Args:
-        forward: the model's forward pass: (rows, vocabulary) logits of a plan's `keep`.
         max_rows: most positions of a step whose logits are wanted.
         max_blocks: most blocks that a step's sequences have together.
     """
 
     def __init__(
-        self,
-        forward: Callable[[TokenPlan], Tensor],
-        cache: TorchCache,
-        device: torch.device,
-        recording: Recording,
-        max_rows: int,
-        max_blocks: int,
+        self, cache: TorchCache, device: torch.device, recording: Recording, max_rows: int, max_blocks: int
     ) -> None:
-        self._forward = forward
         self._cache = cache
         self._recording = recording
         self._max_rows = min(SIZES[-1], max_rows)
@@ -67,14 +61,17 @@ class StepGraphs:
         self._logits = torch.empty(0, device=device)  # of all sizes
         self._recorded: list[tuple[TokenPlan, Callable[[], None]]] = []  # the fewest tokens first
 
-    def record(self, sizes: Iterable[int]) -> None:
+    def record(self, forward: Callable[[TokenPlan], Tensor], sizes: Iterable[int]) -> None:
         """Record steps of so many tokens, the largest first: the others then fit its memory.
+
+        Args:
+            forward: the model's forward pass: (rows, vocabulary) logits of a plan's `keep`.
 
         Raises:
             RuntimeError: they can't be recorded.
         """
         for tokens in sorted(sizes, reverse=True):
-            self._recorded.insert(0, self._step(tokens))
+            self._recorded.insert(0, self._step(forward, tokens))
 
     def run(self, chunks: list[Chunk], keep: npt.NDArray[np.int64]) -> Tensor | None:
         """Compute the chunks, one after the other.
@@ -94,7 +91,7 @@ class StepGraphs:
                 return self._logits[: len(keep)]
         return None
 
-    def _step(self, tokens: int) -> tuple[TokenPlan, Callable[[], None]]:
+    def _step(self, forward: Callable[[TokenPlan], Tensor], tokens: int) -> tuple[TokenPlan, Callable[[], None]]:
         """A recorded step, of tokens that nobody reads."""
         rows = min(tokens, self._max_rows)
         plan = TokenPlan(
@@ -102,10 +99,10 @@ class StepGraphs:
         )
         plan.fill([], np.zeros(0, np.int64))
         if not len(self._logits):
-            logits = self._forward(plan)
+            logits = forward(plan)
             self._logits = logits.new_empty(self._max_rows, logits.shape[1])
 
         def work() -> None:
-            self._logits[:rows].copy_(self._forward(plan))
+            self._logits[:rows].copy_(forward(plan))
 
         return plan, self._recording.record(work)

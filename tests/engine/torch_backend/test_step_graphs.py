@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -89,3 +92,23 @@ def test_logits_are_those_of_a_step_that_is_launched(tmp_path: Path) -> None:
         assert mine.token_id == other.token_id
         assert mine.logprob == pytest.approx(other.logprob, abs=1e-4)
         assert [token for token, _ in mine.top] == [token for token, _ in other.top]
+
+
+def test_what_was_recorded_is_free_at_once(tmp_path: Path) -> None:
+    """An engine collects no garbage while it loads, and later none of what was there by then."""
+    batch = open_batch(build_checkpoint(tmp_path, "llama"), kernels="torch")
+    runner = copy.copy(batch.runner)
+    assert isinstance(runner, PagedModelRunner)
+
+    def record(work: Callable[[], None]) -> Callable[[], None]:
+        work()
+        return lambda: None
+
+    gc.disable()
+    try:
+        runner.record_steps(SIZES, Recording(by_token, record), 24, batch.kv_blocks)
+        seen = weakref.ref(runner)
+        del runner
+        assert seen() is None
+    finally:
+        gc.enable()

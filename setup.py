@@ -1,13 +1,16 @@
-"""What setup.cfg can't say: the CPU kernels are compiled, for every kind of processor that they know.
+"""What setup.cfg can't say: the CPU kernels are compiled, for this machine's processor or for every kind there is.
 
-Whoever installs the wheel needs no compiler, and no start waits for one. Where there is no compiler now, or there are
-no kernels for the machine, the wheel has none and is one for all platforms. An editable installation gets the kernels
-for the processor that it is made on.
+A wheel that is installed where it is built, as `pip install .` does it, needs the first. One that is to be distributed
+is built with DJL_SERVING_KERNELS=all: whoever installs it needs no compiler, and no start waits for one. On a processor
+whose kernels a wheel lacks, they are compiled at the first start, if there is a compiler. Where there is none now, or
+there are no kernels for the machine, the wheel has none and is one for all platforms.
 """
 
+import os
+from collections.abc import Sequence
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
@@ -15,6 +18,8 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
 
 FOLDER = Path(__file__).parent / "djl_python" / "engine" / "native"
+#: Says for which processors: nothing, or all.
+VARIABLE: Final = "DJL_SERVING_KERNELS"
 
 # By its file: the package can't be imported before what it needs is installed.
 _spec = spec_from_file_location("compiling", FOLDER / "compiling.py")
@@ -25,22 +30,25 @@ _spec.loader.exec_module(compiling)
 
 
 class Kernels(Extension):
-    """A library that Python doesn't import. Optional: an old compiler may not know the processor."""
+    """A library that Python doesn't import. Optional: an old compiler may not know the processor.
 
-    def __init__(self, processor: Any) -> None:
+    Attributes:
+        processor: what it is for.
+        older: what it is for instead where the compiler doesn't know that, the first that it knows.
+    """
+
+    def __init__(self, processor: Any, older: Sequence[Any] = ()) -> None:
         super().__init__(f"djl_python.engine.native.kernels.{Path(processor.library).stem}", [], optional=True)
         self.processor = processor
+        self.older = older
 
 
 class BuildKernels(build_ext):
-    """Makes `Kernels`."""
+    """Makes `Kernels`, and says so: pip shows it with -v alone, and nothing else of a build."""
 
     def finalize_options(self) -> None:
         super().finalize_options()
         self.parallel = True
-        if self.editable_mode:
-            here = compiling.features_here()
-            self.extensions = [kernels for kernels in self.extensions if kernels.processor.features <= here][:1]
 
     def get_ext_filename(self, fullname: str) -> str:
         return fullname.replace(".", "/") + ".so"
@@ -51,10 +59,17 @@ class BuildKernels(build_ext):
         if self.editable_mode and compiling.is_current(there, ext.processor):
             self.copy_file(str(there), str(path))
             return
-        try:
-            compiling.compile_kernels(ext.processor, path)
-        except compiling.CompilationError as reason:
-            raise CompileError(str(reason)) from reason
+        kinds = [ext.processor] if self.editable_mode else [ext.processor, *ext.older]
+        for kind in kinds:
+            print(f"compiling the CPU kernels for {kind.name}: half a minute of processor time", flush=True)
+            try:
+                compiling.compile_kernels(kind, path.with_name(kind.library))
+            except compiling.CompilationError as reason:
+                if kind is kinds[-1]:
+                    raise CompileError(str(reason)) from reason
+                print(f"not for {kind.name}: {reason}", flush=True)
+            else:
+                return
 
 
 class WheelForAnyPython(bdist_wheel):
@@ -65,7 +80,20 @@ class WheelForAnyPython(bdist_wheel):
         return "py3", "none", platform_name
 
 
+def libraries() -> list[Kernels]:
+    """What is compiled, for this machine's own processor first."""
+    wanted = os.environ.get(VARIABLE, "")
+    if wanted not in ("", "all"):
+        raise SystemExit(f"{VARIABLE}={wanted}: expected all, or nothing: for this machine's processor alone")
+    here = compiling.processors_here()
+    if compiling.compiler() is None:
+        return []
+    if not wanted:
+        return [Kernels(here[0], here[1:])] if here else []
+    return [Kernels(one) for one in (*here, *(one for one in compiling.PROCESSORS if one not in here))]
+
+
 setup(
-    ext_modules=[Kernels(processor) for processor in compiling.PROCESSORS] if compiling.compiler() else [],
+    ext_modules=libraries(),
     cmdclass={"build_ext": BuildKernels, "bdist_wheel": WheelForAnyPython},
 )

@@ -5,7 +5,7 @@ Runs in the worker. As `option.entryPoint`, its name stands for the built-in han
 
 from __future__ import annotations
 
-from .huggingface import HuggingFaceService as DeepSpeedService
-from .huggingface import handle
+from .compat.services.huggingface import HuggingFaceService as DeepSpeedService
+from .compat.services.huggingface import handle
 
 __all__ = ["DeepSpeedService", "handle"]

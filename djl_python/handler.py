@@ -17,7 +17,7 @@ from .core.engine_info import EngineInfo
 from .core.errors import ParameterError
 from .core.metrics import MetricFamily
 from .inputs import Input
-from .ipc.protocol import AdapterChange
+from .ipc.protocol import AdapterChange, Defaults
 
 
 class Reply(Protocol):
@@ -43,6 +43,10 @@ class Reply(Protocol):
 
     def keep_alive(self, data: bytes) -> None:
         """Send a piece of the body that only keeps a quiet connection open; it does not restart predict_timeout."""
+        ...
+
+    def progressed(self) -> None:
+        """Restart predict_timeout: the answer progresses, though no part of it can be written yet."""
         ...
 
     async def drain(self) -> None:
@@ -80,9 +84,10 @@ class Context:
     the `option.` prefix, as strings, with `model_dir`, and `device_id`: the index of the worker's GPU, or -1 for a CPU.
     `progress(what, done, total)` shows loading progress in the server's start-up lines; `done` and `total` are
     integers. `fail(message)` says that the handler can no longer answer: the worker reports it and ends, and a new one
-    starts. `await run(owners, function, *args, **kwargs)` calls a synchronous user function in the worker's only thread
-    for such functions. `owners` are the Inputs of the calls that the function runs for: if it has not returned when one
-    of these calls times out, the worker ends, and a new one starts.
+    starts. `answers(False)` says that it can't answer for the time being: the worker is not ready, and gets no
+    requests, until `answers(True)`. `await run(owners, function, *args, **kwargs)` calls a synchronous user function in
+    the worker's only thread for such functions. `owners` are the Inputs of the calls that the function runs for: if it
+    has not returned when one of these calls times out, the worker ends, and a new one starts.
     """
 
     name: str
@@ -94,6 +99,7 @@ class Context:
     fail: Callable[[str], None]
     run: Callable[..., Awaitable[Any]]
     properties: Mapping[str, str] = field(default_factory=dict)
+    answers: Callable[[bool], None] = lambda yes: None
 
 
 class Handler(abc.ABC):
@@ -108,11 +114,18 @@ class Handler(abc.ABC):
     #: How many queries (`dialects.base.Kind.QUERY`) it should have in addition; 0: queries count as calls.
     queries: int = 0
 
+    #: What the model does, by the name of transformers' pipeline, where it reads text without generating any
+    #: (`core.text_tasks`); "": it generates text, or does what the user's handler does.
+    task: str = ""
+
     #: What runs the model, where an engine does: shown in the ready line, on pages that describe it, and as a metric.
     engine_info: EngineInfo | None = None
 
     #: A JSON body that it answers, for the command that is printed when the server is ready; None: nobody knows one.
     example: Mapping[str, Any] | None = None
+
+    #: What requests have that say nothing of a field, for pages that show it; None: nobody knows.
+    defaults: Defaults | None = None
 
     @abc.abstractmethod
     async def load(self, context: Context) -> None:
@@ -135,8 +148,8 @@ class Handler(abc.ABC):
             ServingError: it can't be done, and all is as it was.
         """
         raise ParameterError(
-            "this model's handler has no adapters; option.rolling_batch=vllm with option.enable_lora=true serves LoRA "
-            "adapters, and a model.py with register_adapter(inputs) its own"
+            "this model's handler has no adapters; option.enable_lora=true serves LoRA adapters of a language model, "
+            "and a model.py with register_adapter(inputs) its own"
         )
 
     async def close(self) -> None:

@@ -15,12 +15,14 @@ from typing import Any, Final
 
 import msgspec
 
+from .compat.pair_list import PairList
 from .core.call_trace import CallTrace
+from .core.call_usage import CallUsage
 from .core.errors import DecodeError
+from .core.turns.precedence import ANY
 from .formats.csv_reading import read_dicts
-from .formats.forms import MULTIPART, URLENCODED, media_type, parse_form
+from .formats.forms import is_form, media_type, parse_form
 from .ipc.protocol import Call
-from .pair_list import PairList
 from .usercode.batch_keys import item_of
 
 BATCH_SIZE = "batch_size"
@@ -46,7 +48,12 @@ class Input:
         model_name, model_version: the model that answers.
         request_id: the client's x-request-id, or a generated one.
         waited_s: how long the call waited for this worker, in seconds.
+        key_name: that of the API key that the request came with; "" without keys.
+        is_manager: whether its bearer may see what others have made; so may everyone, without keys.
+        precedence: its tenant and priority, for the engine's scheduler.
+        context: what the front end adds to the body; see `protocol.Call`.
         trace: takes events and attributes for the call's span; None: the call is not traced.
+        usage: takes the numbers of its tokens; None: nobody counts them.
     """
 
     def __init__(self) -> None:
@@ -62,7 +69,12 @@ class Input:
         self.model_version = ""
         self.request_id = ""
         self.waited_s = 0.0
+        self.key_name = ""
+        self.is_manager = True
+        self.precedence = ANY
+        self.context = b""
         self.trace: CallTrace | None = None
+        self.usage: CallUsage | None = None
 
     @classmethod
     def from_call(
@@ -89,6 +101,8 @@ class Input:
         self.model_name, self.model_version = model_name, model_version
         self.request_id = request_id or call.headers.get("x-request-id", "")
         self.waited_s = call.waited_s
+        self.key_name, self.is_manager, self.context = call.key_name, call.is_manager, call.context
+        self.precedence = call.precedence
         self.properties = {**call.headers, **(properties or {})}
         self.properties.pop(BATCH_SIZE, None)  # no header or property may set it: one call is no batch
         if self.request_id:
@@ -96,11 +110,11 @@ class Input:
         for key, value in call.query:
             self.content.add(key, value.encode())
         content_type = call.headers.get("content-type", "")
-        is_form = media_type(content_type) in (MULTIPART, URLENCODED)
-        for key, data in parse_form(content_type, call.body) if is_form else ():
+        has_fields = is_form(content_type)
+        for key, data in parse_form(content_type, call.body) if has_fields else ():
             self.content.add(key, data)
         # Added even when it is empty, or a form without fields: only the call that loads the model has no content.
-        if not is_form or self.content.is_empty():
+        if not has_fields or self.content.is_empty():
             self.content.add("data", call.body)
         return self
 
@@ -136,16 +150,16 @@ class Input:
             item.model_name, item.model_version = self.model_name, self.model_version
         own: dict[str, str] = {}
         for key, value in self.properties.items():
-            if found := item_of(key):
-                self._item(items, found[0]).properties[found[1]] = value
+            if indexed_key := item_of(key):
+                self._item(items, indexed_key[0]).properties[indexed_key[1]] = value
             elif key != BATCH_SIZE:
                 own[key] = value
         for item in items:
             item.properties.update(own)
             item.request_id = item.properties.get("x-request-id", "")
         for content_key, data in self.content:
-            if found := item_of(content_key):
-                self._item(items, found[0]).content.add(found[1], data)
+            if indexed_key := item_of(content_key):
+                self._item(items, indexed_key[0]).content.add(indexed_key[1], data)
         return items
 
     @staticmethod
@@ -216,8 +230,8 @@ class Input:
         if self.content.is_empty():
             return None
         if key is None:
-            found = self.content.get("data")
-            return bytes(self.content.value_at(0) if found is None else found)
+            data = self.content.get("data")
+            return bytes(self.content.value_at(0) if data is None else data)
         value = self.content.get(key)
         if value is None:
             raise KeyError(f"requested data for key: {key} is not found!")
@@ -243,12 +257,22 @@ class Input:
             DecodeError: no content, or not JSON; says where.
         """
         data = self._bytes(key)
-        if not data.strip():
-            raise DecodeError(f"{self._what(key)} is empty, expected JSON")
         try:
             return msgspec.json.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-            raise DecodeError(f"{self._what(key)} is not valid JSON: {exc}") from exc
+            if form := self._form_in_place_of_json(key):
+                raise DecodeError(form) from exc
+            wrong = f"is not valid JSON: {exc}" if data.strip() else "is empty, expected JSON"
+            raise DecodeError(f"{self._what(key)} {wrong}") from exc
+
+    def _form_in_place_of_json(self, key: str | None) -> str:
+        """What to say where JSON was expected as the whole body, and a form came; "" where none did."""
+        content_type = self.get_property("content-type") or ""
+        if key is not None or not is_form(content_type) or self.contains_key("data"):
+            return ""
+        # What `curl -d` sends unless it is told otherwise.
+        kind = media_type(content_type)
+        return f"the request body: a form ({kind}), expected JSON; for JSON send Content-Type: application/json"
 
     def get_as_image(self, key: str | None = None) -> Any:
         """A content entry as a PIL image, decoded.
@@ -278,7 +302,7 @@ class Input:
         Raises:
             DecodeError: none of these formats, or an archive of more than 256 MiB when unpacked.
         """
-        from .np_util import from_nd_list
+        from .compat.np_util import from_nd_list
 
         return from_nd_list(self._bytes(key))
 
@@ -288,7 +312,7 @@ class Input:
         Raises:
             DecodeError: not that format, or more than 256 MiB when unpacked.
         """
-        from .np_util import from_npz
+        from .compat.np_util import from_npz
 
         return from_npz(self._bytes(key))
 

@@ -11,8 +11,8 @@ import struct
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Self
 
+from .compat.pair_list import PairList
 from .formats.json_framing import JSON, JSONLINES, encode_finite_json, encode_jsonlines
-from .pair_list import PairList
 from .usercode.batch_keys import batch_key
 
 TEXT: Final = "text/plain; charset=utf-8"
@@ -125,13 +125,13 @@ class Output:
 
     def add_as_numpy(self, np_list: Any, key: str | None = None, batch_index: int | None = None) -> Self:
         """Append an array, or a list of them, in DJL's NDList format."""
-        from .np_util import to_nd_list
+        from .compat.np_util import to_nd_list
 
         return self._append(to_nd_list(np_list), key, batch_index, NDLIST)
 
     def add_as_npz(self, np_list: Any, key: str | None = None, batch_index: int | None = None) -> Self:
         """Append an array, or a list of them, in .npz format."""
-        from .np_util import to_npz
+        from .compat.np_util import to_npz
 
         return self._append(to_npz(np_list), key, batch_index, NPZ)
 

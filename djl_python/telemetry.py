@@ -1,35 +1,8 @@
-"""DJL's `telemetry_manager`, which collects how well a draft model guesses. Runs in the worker.
+"""The module `compat.telemetry` itself, under the name that DJL has for it."""
 
-Nothing is sent anywhere, by design: what is recorded stays in the object, and `mean_acceptance` tells it.
-"""
+import sys
 
-from __future__ import annotations
+from .compat import telemetry as _module
+from .compat.telemetry import *  # noqa: F403 - for type checkers: what runs is the module
 
-from collections.abc import Mapping
-
-
-class TelemetryManager:
-    """Sums of what speculative decoding reports."""
-
-    def __init__(self) -> None:
-        self.reset_speculative()
-
-    def record_speculative(self, data: Mapping[str, float]) -> None:
-        """Add a report: `acceptance_history_len` steps, of which each accepted `mean_acceptance` tokens on average."""
-        steps = data["acceptance_history_len"]
-        self.speculative_acceptance_rate_count += steps
-        self.speculative_acceptance_rate_total += steps * data["mean_acceptance"]
-
-    @property
-    def mean_acceptance(self) -> float | None:
-        """Tokens accepted per step since the last reset; None before the first report."""
-        count = self.speculative_acceptance_rate_count
-        return self.speculative_acceptance_rate_total / count if count else None
-
-    def reset_speculative(self) -> None:
-        """Begin again."""
-        self.speculative_acceptance_rate_count = 0.0
-        self.speculative_acceptance_rate_total = 0.0
-
-
-telemetry_manager = TelemetryManager()
+sys.modules[__name__] = _module

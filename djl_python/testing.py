@@ -25,8 +25,8 @@ from typing import Final
 
 from .config import own_server_environment
 from .core.engine_info import EngineStats
-from .core.pictures import AnyImages
-from .core.types import SamplingParams, TokenEvent
+from .core.sequence_request import SequenceRequest
+from .core.types import TokenEvent
 from .engine.batch.sequence import Sequence
 from .engine.echo import EchoRollingBatch
 from .engine.interface import AsyncEngine, EngineSettings, Progress
@@ -41,16 +41,23 @@ class FakeRollingBatch(EchoRollingBatch):
 
     Settings (`option.<name>` of the model):
         fake_step_ms: least duration of a step, in milliseconds; default 0.
+        fake_computing_ms: for how long a processor works in a step besides; default 0.
         fake_failing_token: a step with a sequence that has this token id raises.
+        fake_end_token: the token id that ends an answer; by default none does.
     """
 
     def __init__(self, settings: EngineSettings, progress: Progress) -> None:
         super().__init__(settings, progress)
         self._step_s = float(settings.properties.get("fake_step_ms", 0)) / 1000
+        self._computing_s = float(settings.properties.get("fake_computing_ms", 0)) / 1000
         self._failing_token = int(settings.properties.get("fake_failing_token", -1))
+        self._ends = frozenset({int(settings.properties.get("fake_end_token", -1))})
 
     def step(self) -> list[TokenEvent]:
         time.sleep(self._step_s)
+        until_s = time.monotonic() + self._computing_s
+        while time.monotonic() < until_s:
+            pass
         if self._culprits():
             raise RuntimeError(f"token {self._failing_token} makes a step fail")
         return super().step()
@@ -85,16 +92,9 @@ class FakeAsyncEngine(AsyncEngine):
         progress("loading nothing", 1, 1)
         return cls(settings)
 
-    async def generate(
-        self,
-        request_id: int,
-        prompt_ids: list[int],
-        sampling: SamplingParams,
-        images: AnyImages | None = None,
-        adapter: str = "",
-    ) -> AsyncGenerator[TokenEvent, None]:
-        self.check_prompt(prompt_ids)
-        sequence = Sequence(request_id, list(prompt_ids), len(prompt_ids), sampling)
+    async def generate(self, request: SequenceRequest) -> AsyncGenerator[TokenEvent, None]:
+        self.check_prompt(request.prompt_ids)
+        sequence = Sequence.of(request)
         async with self._slot():
             finished = False
             while not finished:

@@ -1,7 +1,7 @@
 """The built-in handler for language models, installed as `djl_python.handlers`. Runs in the worker.
 
 `text_generation` connects the parts. In: `user_formatters` (with `user_tokenizer`), `preparation` (templates, tokens,
-limits; `word_lists`; `images`). Through the engine: `generation` or `beam_search` run the sequences of a request, each
-a `choice`; `call` is what they share. Out: `answer`, and `step_metrics`. `model_view` answers queries, `adapters`
-changes the model's adapters, `checks` refuses before anything is loaded.
+limits; `word_lists`; `images`; `large_bodies`). Through the engine: `decoding` runs the sequences of a request, up to
+their deadline and their budget for reasoning. Out: `answer`, and `step_metrics`. `model_view` answers queries,
+`adapters` changes the model's adapters, `checks` refuses before anything is loaded.
 """

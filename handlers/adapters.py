@@ -1,4 +1,4 @@
-"""The LoRA adapters of a model that is being served: registered, replaced and unregistered at run time.
+"""Registers, replaces and unregisters a served model's LoRA adapters at run time.
 
 Runs in the worker's event loop; files are looked for in a thread. Source: DJL's "Adapters Management API".
 """
@@ -9,27 +9,32 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from djl_python.config import ModelConfig
 from djl_python.config.adapters import ADAPTER_FILE
-from djl_python.config.sources import fetch_model, scheme_of, shown_url
+from djl_python.config.sources import scheme_of, shown_url
 from djl_python.core.errors import ConfigError, ModelNotFoundError, ParameterError, SourceError
 from djl_python.core.uses import Uses
-from djl_python.engine.interface import Engine
+from djl_python.engine.row import Engine
 from djl_python.ipc.protocol import AdapterChange
+from djl_python.sources import fetch_model
+from djl_python.usercode.adapter_module import adapter_file
 
-#: The engine that this project has adapters with, and what turns them on.
-SERVED_BY = "option.rolling_batch=vllm with option.enable_lora=true"
+from .user_formatters import UserFormatters
+
+_HUB: Final = "hf"
 
 
 class Adapters:
-    """Which adapters the model has, which `ModelConfig.adapters` shows whoever parses requests, and who uses them.
+    """The model's adapters and their users. Parsers of requests see the adapters in `ModelConfig.adapters`.
 
     Args:
-        config: of the model; its adapters are changed in place.
-        folders: where a relative path may lead from: the model's directory, its checkpoint's.
+        config: the model's; its adapters are changed in place.
+        folders: the bases of relative paths: the model's directory, its checkpoint's.
+        formatters: gets those of an adapter's own model.py.
         change_engine: `EngineClient.change_adapter`.
     """
 
@@ -38,53 +43,89 @@ class Adapters:
         config: ModelConfig,
         engine: Engine[msgspec.Struct],
         folders: Sequence[Path],
+        formatters: UserFormatters,
         change_engine: Callable[[AdapterChange], Awaitable[None]],
     ) -> None:
         self._config = config
         self._engine = engine
         self._folders = folders
+        self._formatters = formatters
         self._change_engine = change_engine
         self._uses = Uses[str]()
+        self._replacing: dict[str, asyncio.Event] = {}  # those that get other formatters, set at the end
+        self._replaced_at: dict[str, int] = {}
+        self.replaced = 0  #: how often one got other formatters
 
     def used(self, names: Iterable[str]) -> AbstractContextManager[None]:
-        """Keep adapters, which a request names, until the context ends."""
+        """Keep the adapters that a request names until the context ends."""
         return self._uses.of(names)
+
+    async def settled(self, names: Iterable[str], since: int) -> bool:
+        """Wait until none of these adapters is being replaced, after which the engine computes the new one; whether
+        they still have the formatters that they had when `replaced` was `since`.
+        """
+        named = list(names)
+        while waited := [self._replacing[name] for name in named if name in self._replacing]:
+            await waited[0].wait()
+        return all(self._replaced_at.get(name, 0) <= since for name in named)
 
     async def change(self, change: AdapterChange) -> None:
         """Make a change. An adapter that goes is refused at once, and gone when its requests have been answered.
 
         Raises:
-            ParameterError: the engine has no adapters, or does not take this one.
+            ParameterError: the engine has no adapters, or does not take this one; or its code must not run here.
+            HandlerError: its model.py fails.
             ModelNotFoundError: nothing is at its source.
             MemoryLoadError: there is no room for it.
         """
         adapters = self._config.adapters
-        if not self._engine.takes_adapters or not self._config.engine_options.get("enable_lora"):
+        if not self._engine.takes_adapters:
             raise ParameterError(
-                f"LoRA is not enabled: option.rolling_batch={self._engine.name} serves this model without adapters; "
-                f"{SERVED_BY} serves them"
+                f"option.rolling_batch={self._engine.name} serves this model without adapters; auto and vllm serve them"
             )
+        if not self._config.engine_options.get("enable_lora"):
+            raise ParameterError("LoRA is not enabled: option.enable_lora=true has this model serve adapters")
         if change.operation == "unregister":
             directory = adapters.pop(change.name, "")
             await self._uses.ended(change.name)
             await self._change_engine(msgspec.structs.replace(change, source=directory))
+            self._formatters.put(change.name, None)
+            self._replaced_at.pop(change.name, None)
             return
-        found = await asyncio.to_thread(self._found, change.source)
-        await self._change_engine(msgspec.structs.replace(change, source=str(found)))
-        adapters[change.name] = str(found)
+        adapter_dir = await asyncio.to_thread(self._directory, change.source)
+        formatters = await self._formatters.of_adapter(change.name, adapter_dir)
+        others = formatters is not None or self._formatters.has(change.name)
+        if others:
+            self._replacing[change.name] = asyncio.Event()
+        try:
+            await self._change_engine(msgspec.structs.replace(change, source=str(adapter_dir)))
+            adapters[change.name] = str(adapter_dir)
+            if others:
+                self._formatters.put(change.name, formatters)
+                self.replaced += 1
+                self._replaced_at[change.name] = self.replaced
+        except BaseException:
+            self._formatters.drop(formatters)
+            raise
+        finally:
+            if others:
+                self._replacing.pop(change.name).set()
 
-    def _found(self, source: str) -> Path:
-        """The directory of an adapter, fetched as a model is where it is elsewhere."""
+    def _directory(self, source: str) -> Path:
+        """The directory of an adapter; a remote one is fetched as models are."""
         try:
             here = (folder / source for folder in self._folders if not scheme_of(source))
             cache_dir = Path(self._config.cache_dir) if self._config.cache_dir else None
-            found = next((path for path in here if path.is_dir()), None) or fetch_model(source, cache_dir)
+            adapter_dir = next((path for path in here if path.is_dir()), None) or fetch_model(source, cache_dir)
         except SourceError as exc:
             raise ModelNotFoundError(f"src: {exc.message}") from exc
         except ConfigError as exc:
             raise ParameterError(f"src: {exc.message}", "src") from exc
         except OSError as exc:  # a path that is too long, or another user's
             raise ParameterError(f"src: {shown_url(source)}: {exc.strerror}", "src") from exc
-        if not (found / ADAPTER_FILE).is_file():
-            raise ParameterError(f"src: there is no {ADAPTER_FILE} in {found}: expected what peft saves", "src")
-        return found.absolute()
+        if not (adapter_dir / ADAPTER_FILE).is_file():
+            raise ParameterError(f"src: there is no {ADAPTER_FILE} in {adapter_dir}: expected what peft saves", "src")
+        trusted = scheme_of(source) != _HUB or self._config.option.trust_remote_code
+        if not trusted and (file := adapter_file(adapter_dir)) is not None:
+            raise ParameterError(f"src: {file}: option.trust_remote_code=true runs code of the hub's", "src")
+        return adapter_dir.absolute()

@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any, Final
 
-from djl_python.config import TEXT_GENERATION, ModelConfig, check_is_for
-from djl_python.config.sources import path_here, shown_url
+from djl_python.config import (
+    TEXT2TEXT_GENERATION,
+    TEXT_GENERATION,
+    ModelConfig,
+    check_is_for,
+    read_json_object,
+    task_of_checkpoint,
+)
+from djl_python.config.sources import shown_url
+from djl_python.core.errors import ConfigError
 from djl_python.core.faults import Faults
-from djl_python.core.names import did_you_mean
-from djl_python.engine.interface import Engine, engine_of
+from djl_python.core.names import choices
+from djl_python.engine.row import Engine, engine_of
 from djl_python.formats.json_framing import FORMATTERS
+from djl_python.gguf import described_by
+from djl_python.sources import path_here
 from djl_python.text.reasoning import reasoning_parser, reasoning_parser_path
 from djl_python.text.tokens.tokenizer_files import TokenizerFiles, check_tokenizer, chosen_template
 from djl_python.text.tools.parser import tool_parser_path
+from djl_python.usercode.imports import may_bring_more
 
-#: What names the checkpoint of the model itself.
+from .images.needs import image_fault
+
+#: The option that names the model's own checkpoint.
 MODEL: Final = "option.model_id"
 
 
 def check(config: ModelConfig, *, thorough: bool = False) -> None:
-    """Refuse a model that can't be served, as far as its directory and its settings show that.
+    """Refuse a model whose directory or settings show that it can't be served.
 
     Args:
-        thorough: read also what loading the model reads a moment later: its tokenizer.
+        thorough: also read the tokenizer, which loading would read anyway.
 
     Raises:
         ModelLoadError: a line for each fault: the setting or the file, and what was expected.
@@ -32,10 +46,7 @@ def check(config: ModelConfig, *, thorough: bool = False) -> None:
     formatter = option.output_formatter
     if formatter is not None and formatter not in FORMATTERS:
         faults.add(
-            [
-                f"{config.said('option.output_formatter', formatter)}: expected {', '.join(sorted(FORMATTERS))}"
-                f"{did_you_mean(formatter, FORMATTERS)}"
-            ]
+            [f"{config.cite('option.output_formatter', formatter)}: expected {choices(formatter, sorted(FORMATTERS))}"]
         )
     if option.chat_template:
         with faults.collected(config.where("option.chat_template")):
@@ -58,7 +69,7 @@ def _engine_faults(config: ModelConfig, engine: Engine[Any], thorough: bool) -> 
         engine.check_model(config)
     for key, model_id in checkpoints(config, engine).items():
         with faults.collected():
-            path = path_here(model_id, Path(config.path), config.said(key, shown_url(model_id)))
+            path = path_here(model_id, Path(config.path), config.cite(key, shown_url(model_id)))
             if path is not None:
                 check_files(config, engine, key, path)
                 if thorough and key == MODEL:
@@ -67,27 +78,40 @@ def _engine_faults(config: ModelConfig, engine: Engine[Any], thorough: bool) -> 
 
 
 def checkpoints(config: ModelConfig, engine: Engine[Any]) -> dict[str, str]:
-    """What names the checkpoints that the model needs, by option: its own first, and those of the engine."""
+    """The checkpoints that the model needs, by option: its own first, then the engine's."""
     return {MODEL: config.option.model_id, **engine.checkpoints(engine.options_of(config))}
 
 
 def check_files(config: ModelConfig, engine: Engine[Any], key: str, path: Path) -> None:
-    """Refuse a local checkpoint, which `key` names of `checkpoints`, for what its files are or lack.
+    """Refuse a local checkpoint with missing or unsuitable files; `key` is its option.
 
     Raises:
         ModelLoadError: a line for each fault.
     """
     faults = Faults()
+    if engine.requires and (gguf := described_by(path)) is not None:
+        rolling_batch = config.cite("option.rolling_batch", config.option.rolling_batch)
+        faults.add([f"{rolling_batch}: {gguf} is a GGUF file, which the built-in engine alone serves; expected auto"])
+        faults.refuse()
     if key == MODEL:
-        check_is_for(TEXT_GENERATION, path)
+        if not engine.runs_encoder_decoders or task_of_checkpoint(path) != TEXT2TEXT_GENERATION:
+            check_is_for(TEXT_GENERATION, path)
         with faults.collected():
             check_tokenizer(path)
-        if config.option.enable_reasoning and not config.option.reasoning_parser:  # the chat template has to tell it
+        if config.option.enable_reasoning and not config.option.reasoning_parser:  # the chat template has to name it
             with faults.collected(config.where("option.enable_reasoning")):
                 reasoning_parser(True, "", _templates(config, path).values())
+        if not engine.prepares_images and not _may_bring_packages(config) and (fault := image_fault(path)):
+            faults.add([fault])
     with faults.collected():
         engine.check_checkpoint(config, engine.options_of(config), key, path)
     faults.refuse()
+
+
+def _may_bring_packages(config: ModelConfig) -> bool:
+    """Whether the worker may have packages that this process does not have."""
+    option, directory = config.option, Path(config.path) if config.path else None
+    return bool(option.python_executable) or "PYTHON" in option.env or may_bring_more(directory)
 
 
 def _templates(config: ModelConfig, path: Path) -> dict[str, str]:
@@ -96,11 +120,18 @@ def _templates(config: ModelConfig, path: Path) -> dict[str, str]:
     return TokenizerFiles.read(path).chat_templates
 
 
-def without_effect(config: ModelConfig) -> list[str]:
-    """Sentences about settings that have an effect in DJL or other handlers, and none in this one as configured."""
+def without_effect(config: ModelConfig, checkpoint: Path | None = None) -> list[str]:
+    """Sentences about settings without effect in this handler as configured; they have one in DJL or other handlers.
+
+    Args:
+        checkpoint: its directory; None: the one that is here, if it is.
+    """
     option, batch_size = config.option, config.serving.batch_size
-    engine = engine_of(option.rolling_batch)
-    remarks = engine.without_effect(config, engine.options_of(config))
+    engine, path = engine_of(option.rolling_batch), checkpoint or _checkpoint_here(config)
+    options = engine.options_of(config)
+    remarks = list(engine.without_effect(config, options))
+    if path is not None:
+        remarks += engine.without_effect_on(config, options, path)
     if option.rolling_batch != "disable":
         if batch_size > 1:
             remarks.append(
@@ -109,4 +140,18 @@ def without_effect(config: ModelConfig) -> list[str]:
             )
         if option.enable_streaming:
             remarks.append("option.enable_streaming has no effect without option.rolling_batch=disable")
+    if not option.allow_remote_images and path is not None and _takes_images(path):
+        remarks.append("images are taken as data: URLs alone; with option.allow_remote_images=true by http(s) too")
     return remarks
+
+
+def _checkpoint_here(config: ModelConfig) -> Path | None:
+    """The checkpoint's directory; None where it has to be fetched first, or where there is none, as `check` says."""
+    with contextlib.suppress(ConfigError):
+        return path_here(config.option.model_id, Path(config.path))
+    return None
+
+
+def _takes_images(path: Path) -> bool:
+    file = path / "config.json"
+    return file.is_file() and "vision_config" in read_json_object(file)

@@ -1,30 +1,26 @@
-"""What a dialect's queries can ask the worker's model. Runs in the worker, from any of its threads."""
+"""Answers dialects' queries about the worker's model. Runs in the worker, from any of its threads."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from djl_python.config import ModelConfig
+from djl_python.config import TEXT_GENERATION, ModelConfig
 from djl_python.config.sources import shown_url
-from djl_python.core.errors import ContextLengthError
 from djl_python.core.types import Chat
-from djl_python.dialects.shared.base import TokenSpan
 from djl_python.ipc.protocol import Opened
-from djl_python.text.tokens.long_texts import is_long, least_tokens
 from djl_python.text.tokens.tokenizer import Tokenizer
 
 from .preparation import Preparation
+from .text_view import TextView
 
-#: Most tokens of a text that are listed, if the model's context is not longer: clients may count the tokens of texts
-#: that are too long to generate from.
-MOST_LISTED: Final = 100_000
 _DTYPES: Final = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 
-class ModelView:
-    """A `dialects.shared.base.QueriedModel`.
+class ModelView(TextView):
+    """A `dialects.shared.views.QueriedModel`.
 
     Args:
         path: the checkpoint's directory.
@@ -40,28 +36,16 @@ class ModelView:
         limits: Opened,
         capacity: int,
     ) -> None:
+        super().__init__(tokenizer, limits.max_model_len)
         self.config = config
+        self.task, self.pooling = TEXT_GENERATION, ""
+        self.labels: Sequence[str] = ()
         self.model_id = shown_url(config.option.model_id) or config.name
         self.engine = limits.info
         self.dtype = self.engine.dtype or _DTYPES.get(config.option.dtype) or _dtype_of(path)
-        self.max_model_len = limits.max_model_len
+        self.max_batch_tokens = limits.max_model_len * limits.max_batch_size
         self.capacity = capacity
-        self._tokenizer = tokenizer
         self._preparation = preparation
-
-    def tokenize(self, text: str, add_special_tokens: bool = True) -> list[TokenSpan]:
-        """The tokens of a text, special ones included (with an empty span).
-
-        Raises:
-            ContextLengthError: the text has more tokens than the model's context, and more than MOST_LISTED.
-        """
-        limit = max(self.max_model_len, MOST_LISTED)
-        if is_long(text, limit) and (least := least_tokens(self._tokenizer, text, limit)) > limit:
-            raise ContextLengthError(least, None, limit + 1, reason="of which a list is given", at_least=True)
-        spans = self._tokenizer.spans(text, add_special_tokens)
-        if len(spans) > limit:
-            raise ContextLengthError(len(spans), None, limit + 1, reason="of which a list is given")
-        return [TokenSpan(token_id, text[start:stop], start, stop) for token_id, start, stop in spans]
 
     def render(self, chat: Chat) -> str:
         """The prompt text that the model's chat template makes of a chat.
@@ -79,6 +63,6 @@ def _dtype_of(path: Path) -> str:
     except (OSError, ValueError):  # an engine that needs no checkpoint
         return "float32"
     for part in (config, config.get("text_config") or {}):
-        if (found := part.get("dtype") or part.get("torch_dtype")) is not None:
-            return str(found).removeprefix("torch.")
+        if (dtype := part.get("dtype") or part.get("torch_dtype")) is not None:
+            return str(dtype).removeprefix("torch.")
     return "float32"

@@ -1,4 +1,4 @@
-"""Preparing a request: rendering its chat, tokenizing its text, setting up its tools, checking its limits.
+"""Prepares requests: renders the chat, tokenizes the text, sets up tools, checks limits.
 
 Runs in the worker's event loop; long work is done in a thread.
 """
@@ -10,61 +10,45 @@ import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 from djl_python.config import Options
-from djl_python.core.errors import ContextLengthError, ParameterError, PayloadError
-from djl_python.core.pictures import AnyImages
-from djl_python.core.types import Chat, FreeText, GenerateRequest, Grammar, SamplingParams, ToolUse
-from djl_python.engine.interface import ALL_PARAMETERS
-from djl_python.text.chat import ChatTemplates
+from djl_python.core.budgets import GRAMMAR_CHARS
+from djl_python.core.errors import ContextLengthError, ParameterError, PayloadError, ServingError
+from djl_python.core.sequence_request import AnyImages
+from djl_python.core.types import (
+    Chat,
+    DecoderTokens,
+    FreeText,
+    GenerateRequest,
+    Grammar,
+    SamplingParams,
+    ThinkingBudget,
+    ToolUse,
+)
+from djl_python.engine.row import ALL_PARAMETERS
+from djl_python.text.chat import ChatTemplates, SlowTemplateError
 from djl_python.text.reasoning import ReasoningParser, reasoning_parser
-from djl_python.text.stop import StopSequences
 from djl_python.text.tokens.long_texts import is_long, last_tokens, least_tokens
 from djl_python.text.tokens.tokenizer import Tokenizer
 from djl_python.text.tools.json_calls import ForcedParser
 from djl_python.text.tools.parser import ToolParser, forced_calls, syntax_of, tool_parser_class
 
+from .calls import LONG_PROMPT_CHARS
 from .images.pictures import PictureReader
 from .images.processor import ImageProcessor
+from .languages import Languages
+from .prepared import Prepared
 from .word_lists import WordLists, hidden_stops
 
 log = logging.getLogger(__name__)
 
-#: Longer prompts are tokenized in a thread: at about a million characters a second this is 20 ms of the loop's time.
-LONG_PROMPT_CHARS: Final = 20_000
+#: How long a template may take for a short chat in the event loop.
+LOOP_S: Final = 0.1
 #: Sampling parameters that a request always has, whether its client sent them or not.
 _NOT_THE_CLIENTS: Final = frozenset({"max_new_tokens", "seed"})
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """One prompt, ready for the engine.
-
-    `request.sampling` is complete. `text` is the prompt as the model sees it; its images are in `images`. `tokenizer`
-    decodes the answer. `new_parser` makes the parser of one sequence's tool calls, `new_reasoning` that of its
-    reasoning, which comes before them. `answer_form` is the grammar of an answer that calls no tool: the model begins
-    without it, and so decides whether it calls one. `stops` are the compiled stop sequences of all sequences of the
-    prompt.
-    """
-
-    request: GenerateRequest
-    ids: list[int]
-    text: str
-    tokenizer: Tokenizer
-    new_parser: Callable[[], ToolParser] | None = None
-    new_reasoning: Callable[[], ReasoningParser] | None = None
-    answer_form: Grammar | None = None
-    images: AnyImages | None = None
-    stops: StopSequences | None = None
-
-    @property
-    def has_grammar(self) -> bool:
-        """Whether an answer may have to match a grammar."""
-        return self.request.sampling.grammar is not None or self.answer_form is not None
 
 
 class Preparation:
@@ -74,6 +58,7 @@ class Preparation:
         max_model_len: the model's context, in tokens.
         images: prepares images, for a model that takes them.
         no_images: why there are none, where a request has some.
+        decoder: of an encoder-decoder model, whose encoder then reads prompts of as many tokens as the context has.
         vocabulary: how many token ids the model takes; None: as many as the tokenizer has.
         parameters: fields of `SamplingParams` that the engine honours (`Engine.parameters`).
 
@@ -90,6 +75,7 @@ class Preparation:
         vocabulary: int | None = None,
         parameters: frozenset[str] = ALL_PARAMETERS,
         no_images: str = "this model does not take images",
+        decoder: DecoderTokens | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._images = images
@@ -97,6 +83,7 @@ class Preparation:
         self._templates = ChatTemplates(tokenizer.chat_templates, tokenizer.special_tokens)
         for reason in self._templates.broken:
             log.warning("%s: chats are refused", reason)
+        self._renders_slowly = False  # a short chat has taken long
         self._parser = _tool_parser(tokenizer, option)
         self._reasoning = reasoning_parser(
             option.enable_reasoning, option.reasoning_parser, tokenizer.chat_templates.values()
@@ -104,9 +91,13 @@ class Preparation:
         self._refuses_unknown = option.unknown_parameters == "error"
         self._vocabulary = min(tokenizer.vocab_size, vocabulary or tokenizer.vocab_size)
         self._context = max_model_len
+        self._languages = Languages(tokenizer, decoder, refuses_unknown=self._refuses_unknown)
+        # What an encoder reads has no log-probabilities.
+        parameters = parameters if decoder is None else parameters - {"prompt_logprobs"}
         self._without_effect = tuple(sorted(ALL_PARAMETERS - parameters - _NOT_THE_CLIENTS))
         self._max_input = option.max_input_tokens
-        self._longest = min(max_model_len - 1, self._max_input or max_model_len)  # most tokens of a prompt
+        self._most_prompt = max_model_len - 1 if decoder is None else max_model_len
+        self._longest = min(self._most_prompt, self._max_input or max_model_len)  # most tokens of a prompt
 
     def render(self, chat: Chat) -> str:
         """The prompt text that the model's chat template makes of a chat.
@@ -116,30 +107,60 @@ class Preparation:
         """
         return self._templates.render(chat)
 
-    async def prepare(self, requests: Sequence[GenerateRequest], *, long: bool) -> list[Prepared]:
+    async def _render(self, chat: Chat, *, long: bool) -> str:
+        """`render`, in a thread where that takes long: for a long chat, or a slow template."""
+        if not (long or self._renders_slowly):
+            try:
+                return self._templates.render(chat, LOOP_S)
+            except SlowTemplateError:
+                self._renders_slowly = True
+        return await asyncio.to_thread(self.render, chat)
+
+    async def prepare(
+        self,
+        requests: Sequence[GenerateRequest],
+        *,
+        long: bool,
+        on_refusal: Callable[[int, ServingError], None] | None = None,
+    ) -> list[Prepared]:
         """Prepare a client's request, one prompt after the other; the loop's other work runs between them.
 
         Args:
             long: whether it may take long to render its chat.
+            on_refusal: called with the index of a refused prompt, and the reason; None: the first refusal is raised.
 
         Raises:
             PayloadError: the prompt is empty, an image is not valid, or the template refuses the chat.
             ParameterError: prompt and answer do not fit the model, or parameters contradict each other.
+            ServingError: every prompt was refused; the first refusal.
         """
+        _refuse_grammars(requests)
         lists = WordLists(self._tokenizer)
         prompts: list[Prepared] = []
-        for request in requests:
-            if prompts:
+        refusal: ServingError | None = None
+        number = 0
+        for index, request in enumerate(requests):
+            if index:
                 await asyncio.sleep(0)
-            prepared = await self._prepare(request, lists, long)
-            prompts.append(self._told(prepared) if self._without_effect else prepared)
+            try:
+                prepared = await self._prepare(request, lists, long)
+                prepared = self._with_remarks(prepared) if self._without_effect else prepared
+                prompts.append(dataclasses.replace(prepared, index=index, number=number))
+            except ServingError as error:
+                if on_refusal is None:
+                    raise
+                on_refusal(index, error)
+                refusal = refusal or error
+            number += request.branching.n
+        if refusal is not None and not prompts:
+            raise refusal
         return prompts
 
-    def _told(self, prepared: Prepared) -> Prepared:
+    def _with_remarks(self, prepared: Prepared) -> Prepared:
         """The prompt, with the parameters that the engine doesn't honour among the ignored ones.
 
         Raises:
-            ParameterError: without one of them the answer would not be what was asked for, or ignoring is not allowed.
+            ParameterError: one of them would change the answer, or ignoring is not allowed.
         """
         sampling = prepared.request.sampling
         if (grammar := sampling.grammar or prepared.answer_form) is not None and "grammar" in self._without_effect:
@@ -155,14 +176,16 @@ class Preparation:
         return dataclasses.replace(prepared, request=request)
 
     async def _prepare(self, request: GenerateRequest, lists: WordLists, long: bool) -> Prepared:
+        request = self._languages.taken(request)
         prompt, field = request.prompt, "inputs"
         images: AnyImages | None = None
         text: str | None
         rendered = ""
         if isinstance(prompt, Chat):
             field = "messages"
-            text = rendered = await asyncio.to_thread(self.render, prompt) if long else self.render(prompt)
-            request = msgspec.structs.replace(request, ignored=self._ignored(request.ignored, prompt))
+            text = rendered = await self._render(prompt, long=long)
+            ignored = self._ignored(request.ignored, prompt, request.thinking_budget)
+            request = msgspec.structs.replace(request, ignored=ignored)
             # The template has written the special tokens.
             if prompt.images:
                 ids, images = await self._with_images(request, prompt, text)
@@ -171,6 +194,7 @@ class Preparation:
         elif isinstance(prompt, str):
             text = prompt
             ids = await self._encode(text, field, request.add_special_tokens, request.truncate)
+            ids = self._languages.written(ids, request)
         else:
             ids, text = list(prompt), None
         if images is None and request.truncate is not None and len(ids) > request.truncate:
@@ -183,18 +207,25 @@ class Preparation:
             self._check_ids(ids, field)  # tokens were added to the tokenizer, and the model was not told
         if not ids:
             raise PayloadError(f"{field}: the tokenizer makes no tokens of this text", field)
+        encoder_ids, ids, decoder = self._languages.parted(ids, request)
         sampling = await self._with_ids(self._fitted(request, len(ids), field), request, lists)
-        prepared = Prepared(msgspec.structs.replace(request, sampling=sampling), ids, text, self._tokenizer)
+        prepared = Prepared(
+            msgspec.structs.replace(request, sampling=sampling), ids, text, self._tokenizer,
+            encoder_ids=encoder_ids, decoder=decoder,
+        )  # fmt: skip
         if isinstance(prompt, Chat):
             use = prompt.tool_use
             if use is not None and use.tools and use.choice != "none":
-                prepared = self._with_tools(prepared, use)
+                if long:
+                    prepared = await asyncio.to_thread(self._with_tools, prepared, use)
+                else:
+                    prepared = self._with_tools(prepared, use)
             if request.splits_reasoning and self._reasoning is not None:
                 prepared = self._with_reasoning(prepared, self._reasoning, prompt, rendered)
         return dataclasses.replace(prepared, stops=await lists.stops(request.text.stop_sequences), images=images)
 
     async def _with_ids(self, sampling: SamplingParams, request: GenerateRequest, lists: WordLists) -> SamplingParams:
-        """The sampling parameters, with the ids of what the request names by its text."""
+        """The sampling parameters, with the ids of words that the request names as text."""
         if banned := await lists.banned(request.bad_sequences):
             sampling = msgspec.structs.replace(sampling, bad_words_ids=sampling.bad_words_ids + banned)
         if hidden := hidden_stops(request, self._tokenizer):
@@ -218,7 +249,7 @@ class Preparation:
         return ids, images
 
     async def _encode(self, text: str, field: str, add_special_tokens: bool, truncate: int | None) -> list[int]:
-        """The ids of a text, or at least of its end if it is to be truncated."""
+        """The ids of a text; if it is to be truncated, at least those of its end."""
         if len(text) > LONG_PROMPT_CHARS:
             return await asyncio.to_thread(self._encode_long, text, field, add_special_tokens, truncate)
         return self._tokenizer.encode(text, add_special_tokens)
@@ -231,7 +262,7 @@ class Preparation:
         return self._tokenizer.encode(text, add_special_tokens)
 
     def _refuse_excess(self, text: str, field: str) -> None:
-        """Refuse a text that can't fit before it is tokenized: tokenizing it could take gigabytes."""
+        """Refuse a text that can't fit, before it is tokenized, which could take gigabytes."""
         self._check_length(least_tokens(self._tokenizer, text, self._longest), field, at_least=True)
 
     def _check_ids(self, token_ids: Iterable[int], field: str) -> None:
@@ -241,17 +272,23 @@ class Preparation:
             raise ParameterError(f"{field}: token id {wrong}, expected 0 to {last} (the vocabulary)", field)
 
     def _check_length(self, prompt_tokens: int, field: str, *, at_least: bool = False) -> None:
-        if prompt_tokens >= self._context:
-            raise ContextLengthError(prompt_tokens, None, self._context, field, at_least=at_least)
+        if prompt_tokens > self._most_prompt:
+            raise ContextLengthError(prompt_tokens, None, self._most_prompt + 1, field, at_least=at_least)
         if self._max_input is not None and prompt_tokens > self._max_input:
             limit, reason = self._max_input + 1, "option.max_input_tokens"
             raise ContextLengthError(prompt_tokens, None, limit, field, reason, at_least=at_least)
 
     def _fitted(self, request: GenerateRequest, prompt_tokens: int, field: str) -> SamplingParams:
-        """The sampling parameters, with lengths limited to the context; a text that it ends has reason LENGTH."""
+        """The sampling parameters, with lengths limited to the context; a text that it ends has reason LENGTH.
+
+        Args:
+            prompt_tokens: that the model goes on from.
+        """
         sampling = request.sampling
         self._check_ids(sampling.logit_bias, "logit_bias")
         self._check_ids(sampling.stop_token_ids, "stop_token_ids")
+        if request.translation is not None and (first := request.translation.forced_bos_token_id) is not None:
+            self._check_ids((first,), "forced_bos_token_id")
         if request.must_fit and prompt_tokens + sampling.max_new_tokens > self._context:
             raise ContextLengthError(prompt_tokens, sampling.max_new_tokens, self._context, field)
         room = min(sampling.max_new_tokens, self._context - prompt_tokens)
@@ -292,6 +329,9 @@ class Preparation:
         begun = parser.begun_by(rendered, last if isinstance(last, str) else None)
         before = parser.before_grammar(begun)
         request = prepared.request
+        mark: tuple[int, ...] = ()
+        if request.thinking_budget is not None:
+            mark = tuple(self._tokenizer.encode(parser.ends[0], add_special_tokens=False))
         sampling = msgspec.structs.replace(request.sampling, grammar=_after(request.sampling.grammar, before))
         return dataclasses.replace(
             prepared,
@@ -299,15 +339,22 @@ class Preparation:
             tokenizer=prepared.tokenizer.showing(parser.markers()),
             new_reasoning=functools.partial(parser, begun),
             answer_form=_after(prepared.answer_form, before),
+            closing_mark=mark,
         )
 
-    def _ignored(self, known: tuple[str, ...], chat: Chat) -> tuple[str, ...]:
+    def _ignored(self, known: tuple[str, ...], chat: Chat, budget: ThinkingBudget | None) -> tuple[str, ...]:
         """The names without effect on a chat: those already `known`, and those that the template does not read.
 
         `tool_prompt` is for other requests, or other models; it is no field that nobody knows.
         """
-        named = set(known)
-        fields = {chat.variable_fields.get(name, name) for name in chat.variables if not self._templates.reads(name)}
+        named = set(known)  # at most `IGNORED_NAMES`
+        # A field may stand for several variables; a template reads the one that it knows.
+        field_of = {name: chat.variable_fields.get(name, name) for name in chat.variables}
+        fields = set(field_of.values())
+        effective = {field for name, field in field_of.items() if self._templates.reads(name)}
+        if budget is not None:
+            (fields if self._reasoning is None else effective).add(budget.field)
+        fields -= effective
         if (use := chat.tool_use) is not None:
             read = self._templates.reads("tools")
             if use.choice == "auto" and not read:
@@ -316,8 +363,19 @@ class Preparation:
                 named.add("tool_prompt")
         if fields and self._refuses_unknown:
             field = min(fields)
-            raise ParameterError(f"{field}: the model's chat template has no place for it", field)
+            raise ParameterError(f"{field}: this model's chats have no place for it", field)
         return tuple(sorted(named | fields))
+
+
+def _refuse_grammars(requests: Sequence[GenerateRequest]) -> None:
+    """Refuse grammars that are too long for so many sequences: each sends its own copy to the engine."""
+    asked = [
+        (request.sampling.grammar, request.branching) for request in requests if request.sampling.grammar is not None
+    ]
+    chars = sum(len(grammar.source) * max(branching.n, branching.best_of) for grammar, branching in asked)
+    if wrong := GRAMMAR_CHARS.excess(chars):
+        field = asked[0][0].field
+        raise ParameterError(f"{field or 'grammar'}: {wrong}", field)
 
 
 def _after(grammar: Grammar | None, before: FreeText | None) -> Grammar | None:

@@ -1,4 +1,4 @@
-"""The metrics of the engine's steps, gathered over several of them, however many sequences each had.
+"""The metrics of the engine's steps, gathered over several steps and all their sequences.
 
 Runs in the worker's event loop.
 """
@@ -23,8 +23,8 @@ REPORT_EVERY_S: Final = 0.1
 class StepMetrics:
     """Gathers the metrics of steps and of their events, and reports them after a step.
 
-    That is a step which leaves nothing to do, in which a sequence ends (its client may look at the metrics), or which
-    comes `REPORT_EVERY_S` after the last report.
+    A step is followed by a report if it leaves nothing to do, if a sequence ends in it (its client may look at the
+    metrics), or if it comes `REPORT_EVERY_S` after the last report.
 
     Args:
         clock: gives the time in seconds.
@@ -49,7 +49,7 @@ class StepMetrics:
             self._gaps_s.append(gap_s)
 
     def sequence_ended(self) -> None:
-        """Have this step reported."""
+        """Report after this step."""
         self._due_s = -math.inf
 
     def step(self, stats: EngineStats) -> None:
@@ -64,7 +64,7 @@ class StepMetrics:
             self.report()
 
     def report(self) -> None:
-        """Report what has been gathered."""
+        """Report the gathered metrics."""
         metrics, stats = self._metrics, self._stats
         if self._tokens:
             metrics.count("generated_tokens", self._tokens)

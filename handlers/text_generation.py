@@ -1,6 +1,6 @@
 """The built-in handler for language models: any dialect in, continuous batching in the engine, any dialect out.
 
-Runs in the worker's event loop, without torch. A request is prepared (`preparation`), generated (`sequences`) and
+Runs in the worker's event loop, without torch. A request is prepared (`preparation`), generated (`decoding`) and
 written (`answer`); this module loads the model's parts, connects them, and counts requests and prompts.
 """
 
@@ -15,35 +15,38 @@ from pathlib import Path
 
 import msgspec
 
+from djl_python.compat.session_manager import SessionManager, names_session
 from djl_python.config import Checkpoint
-from djl_python.config.sources import local_path
 from djl_python.core.errors import GenerationError, PayloadError, ServingError
-from djl_python.dialects import dialect
-from djl_python.dialects.shared.base import Dialect, Kind, Parsed
+from djl_python.dialects.shared.base import Dialect, Parsed
+from djl_python.dialects.shared.defaults import request_defaults
 from djl_python.dialects.shared.request_body import ignored_header
 from djl_python.engine.client import EngineClient
-from djl_python.engine.interface import engine_of
+from djl_python.engine.row import engine_of
 from djl_python.formats.json_framing import JSON
 from djl_python.handler import Context, Handler, Reply
 from djl_python.inputs import Input
 from djl_python.ipc.protocol import AdapterChange
 from djl_python.outputs import Output
-from djl_python.session_manager import SessionManager, names_session
+from djl_python.sources import local_path, path_here
+from djl_python.text.probe_text import PROBE_TEXT
 from djl_python.text.tokens.tokenizer import Tokenizer
 from djl_python.text.tokens.tokenizer_files import chosen_template
 from djl_python.text.tokens.vocabulary import vocabulary_of
-from djl_python.text.trial_text import TRIAL_TEXT
 
 from .adapters import Adapters
-from .answer import TextAnswer
+from .answer import PROGRESS_S, TextAnswer
+from .calls import is_long, speaker
 from .checks import MODEL, check, check_files, checkpoints, without_effect
-from .generation import Generation
-from .generation_trace import GenerationTrace
-from .images.pictures import PictureReader, lacking
+from .decoding.deadline import Deadline
+from .decoding.generation import Generation
+from .decoding.generation_trace import GenerationTrace
+from .decoding.sequences import generate
+from .images.needs import lacks_pillow
+from .images.pictures import PictureReader
 from .images.processor import ImageProcessor
 from .model_view import ModelView
-from .preparation import LONG_PROMPT_CHARS, Preparation
-from .sequences import generate
+from .preparation import Preparation
 from .step_metrics import StepMetrics
 from .user_formatters import UserFormatters
 
@@ -55,15 +58,8 @@ _CALLS_PER_SEQUENCE = 2
 _QUERIES = 16
 
 
-@functools.cache
-def _speaker(name: str) -> tuple[Dialect, frozenset[str]]:
-    """A dialect, and which of its operations are queries."""
-    found = dialect(name)
-    return found, frozenset(route.operation for route in found.routes if route.kind is Kind.QUERY)
-
-
 class TextGenerationHandler(Handler):
-    """Text generation with any decoder-only checkpoint, those that take images included.
+    """Text generation with any checkpoint of a decoder, those that take images and encoder-decoders included.
 
     `option.rolling_batch=disable` runs `batch_size` sequences at once through the same engine.
 
@@ -84,7 +80,7 @@ class TextGenerationHandler(Handler):
         self._formatters: UserFormatters
         self._adapters: Adapters
         self._images: ImageProcessor | PictureReader | None
-        self._telling: asyncio.Future[None] | None = None  # the engine the vocabulary
+        self._sending: asyncio.Future[None] | None = None  # the engine the vocabulary
 
     async def load(self, context: Context) -> None:
         """Load the image processor, then at the same time the tokenizer here and the model in the engine.
@@ -96,49 +92,53 @@ class TextGenerationHandler(Handler):
         self._steps = StepMetrics(context.metrics)
         config, option = context.config, context.config.option
         check(config)
-        for remark in without_effect(config):
-            log.warning("%s", remark)
         cache_dir = Path(config.cache_dir) if config.cache_dir else None
         engine = engine_of(option.rolling_batch)
         fetched = {}
         for name, model_id in checkpoints(config, engine).items():
             revision = option.revision if name == MODEL else ""
-            where = await asyncio.to_thread(local_path, model_id, revision, context.model_dir, cache_dir)
-            check_files(config, engine, name, where)  # if it has just been fetched, nobody has looked yet
+            where = await asyncio.to_thread(path_here, model_id, context.model_dir, cache_dir=cache_dir)
+            if where is None:
+                where = await asyncio.to_thread(local_path, model_id, revision, context.model_dir, cache_dir)
+                check_files(config, engine, name, where)  # nobody has looked yet
             fetched[name] = where
         path = fetched.pop(MODEL)
+        for remark in without_effect(config, path):
+            log.warning("%s", remark)
         processor = None if engine.prepares_images else await asyncio.to_thread(ImageProcessor.load, path, option)
         checkpoint = msgspec.structs.replace(Checkpoint.read(path), takes_images=processor is not None)
         config = msgspec.structs.replace(config, checkpoint=checkpoint)
         self._images = processor
         self._formatters = await context.run((), UserFormatters, config, path, context.run)
-        trial_text: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+        probe_text: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
         opening = asyncio.ensure_future(
             self._open_engine(
                 config,
                 path,
                 checkpoints=fetched,
                 image_example=None if processor is None else processor.example,
-                trial_text=trial_text,
+                probe_text=probe_text,
                 progress=context.progress,
                 on_stats=self._steps.step,
                 on_death=self._engine_died,
                 on_metrics=context.metrics.engine,
+                on_answers=context.answers,
             )
         )
         try:
             self._tokenizer = await asyncio.to_thread(Tokenizer.load, path, trust_remote_code=option.trust_remote_code)
             if option.chat_template:
                 self._tokenizer.chat_templates = chosen_template(option.chat_template, context.model_dir)
-            trial_text.set_result(await asyncio.to_thread(self._tokenizer.encode, TRIAL_TEXT))
+            probe_text.set_result(await asyncio.to_thread(self._tokenizer.encode, PROBE_TEXT))
+            await context.run((), self._formatters.load_tokenizer)
             self._engine = await opening
             limits = self._engine.limits
-            if engine.prepares_images and limits.takes_images and (missing := lacking()):
+            if engine.prepares_images and limits.takes_images and (missing := lacks_pillow()):
                 log.warning("this model's images are refused: %s", missing)
             elif engine.prepares_images and limits.takes_images:
                 checkpoint = msgspec.structs.replace(checkpoint, takes_images=True)
                 config = msgspec.structs.replace(config, checkpoint=checkpoint)
-                self._formatters.know(config)
+                self._formatters.set_config(config)
                 encode = functools.partial(self._tokenizer.encode, add_special_tokens=False)
                 self._images = PictureReader(option, encode, self._engine.expand)
             # The engine may have found that it can't give this model images.
@@ -151,17 +151,23 @@ class TextGenerationHandler(Handler):
                 limits.vocabulary,
                 engine.parameters,
                 no_images=f"the engine that runs this model ({limits.info.runner or engine.name}) takes no images",
+                decoder=limits.decoder,
             )
         except BaseException:
             await _abandon(opening)
             raise
         folders = (context.model_dir, path) if config.path else (path,)
-        self._adapters = Adapters(config, engine, folders, self._engine.change_adapter)
+        self._adapters = Adapters(config, engine, folders, self._formatters, self._engine.change_adapter)
         self.at_once = limits.max_batch_size
         self.capacity = _CALLS_PER_SEQUENCE * self.at_once
-        self.engine_info = msgspec.structs.replace(limits.info, takes_images=images is not None)
+        self.engine_info = msgspec.structs.replace(
+            limits.info, takes_images=images is not None, max_model_len=limits.max_model_len
+        )
         self.example = self._formatters.example(chat="default" in self._tokenizer.chat_templates)
-        self._view = ModelView(config, path, self._tokenizer, self._preparation, limits, self.capacity)
+        if self.example is not None:  # else the user's formatter has its own
+            self.defaults = request_defaults(config)
+        shown = msgspec.structs.replace(limits, info=self.engine_info)
+        self._view = ModelView(config, path, self._tokenizer, self._preparation, shown, self.capacity)
 
     async def serve(self, inputs: Input, reply: Reply) -> None:
         """Parse, prepare, generate; or answer a query.
@@ -172,7 +178,7 @@ class TextGenerationHandler(Handler):
             Exception: one of the user's formatters raised it.
         """
         arrived_s = time.perf_counter()
-        api, queries = _speaker(inputs.dialect)
+        api, queries = speaker(inputs.dialect)
         if inputs.operation in queries:
             await self._answer_query(api, inputs, reply)
             return
@@ -182,22 +188,51 @@ class TextGenerationHandler(Handler):
                 reply.start(200, {"content-type": JSON, **opened_or_closed.properties})
                 reply.finish(opened_or_closed.content.value_at(0))
                 return
-        parsed, inputs = await self._formatters.parse(api, inputs)
-        with self._adapters.used({request.adapter for request in parsed.requests} - {""}):
-            await self._answer(parsed, inputs, reply, arrived_s)
+        deadline, answered = Deadline.of(inputs, arrived_s), False
+        while not answered:  # else its adapter has been replaced meanwhile, by one with other formatters
+            replaced = self._adapters.replaced
+            parsed, read = await self._formatters.parse(api, inputs)
+            if not parsed.requests:  # it only asks for the model to be loaded
+                whole = parsed.formatter.end()
+                reply.start(200, parsed.formatter.headers)
+                reply.finish(whole)
+                return
+            with self._adapters.used({request.adapter for request in parsed.requests} - {""}):
+                answered = await self._answer(parsed, read, reply, arrived_s, deadline, replaced)
 
-    async def _answer(self, parsed: Parsed, inputs: Input, reply: Reply, arrived_s: float) -> None:
+    async def _answer(
+        self, parsed: Parsed, inputs: Input, reply: Reply, arrived_s: float, deadline: Deadline | None, replaced: int
+    ) -> bool:
+        """Generate and write the answer; False: nothing has been done, as the request has to be parsed again.
+
+        Args:
+            replaced: `Adapters.replaced` when it was parsed.
+        """
         call_trace = inputs.trace
-        prompts = await self._preparation.prepare(parsed.requests, long=_is_long(inputs))
+        formatter = parsed.formatter
+        on_refusal = formatter.fail_item if formatter.isolates else None
+        prompts = await self._preparation.prepare(parsed.requests, long=is_long(inputs), on_refusal=on_refusal)
         # The dialect knows which names have no effect with any model, the preparation which have none with this one.
-        ignored = {name for prompt in prompts for name in prompt.request.ignored}
-        parsed.formatter.headers.update(ignored_header(sorted(ignored)))
-        parsed.formatter.tokenized([prompt.ids for prompt in prompts])
+        ignored = set[str]().union(*{prompt.request.ignored for prompt in prompts})
+        formatter.headers.update(ignored_header(sorted(ignored)))
+        splits_reasoning = any(prompt.new_reasoning is not None for prompt in prompts)
+        formatter.prepared([prompt.prompt_ids for prompt in prompts], splits_reasoning=splits_reasoning)
         if any(prompt.has_grammar for prompt in prompts):
-            await self._tell_vocabulary()
+            await self._ensure_vocabulary()
+        if not await self._adapters.settled({request.adapter for request in parsed.requests}, replaced):
+            return False
         metrics = self._context.metrics
-        metrics.count("prompt_tokens", sum(len(prompt.ids) for prompt in prompts))
-        answer = TextAnswer(parsed.formatter, reply, sum(request.branching.n for request in parsed.requests))
+        prompt_tokens = sum(len(prompt.prompt_ids) for prompt in prompts)
+        metrics.count("prompt_tokens", prompt_tokens)
+        if inputs.usage is not None:
+            inputs.usage.prompt_tokens += prompt_tokens
+            inputs.usage.send()  # they are in flight now
+        answer = TextAnswer(
+            formatter,
+            reply,
+            sum(prompt.request.branching.n for prompt in prompts),
+            progress_s=min(PROGRESS_S, self._context.config.option.predict_timeout / 4),
+        )
         trace = None
         if call_trace is not None:
             validated_s = time.perf_counter() - arrived_s
@@ -211,9 +246,11 @@ class TextGenerationHandler(Handler):
                 waited_s=inputs.waited_s,
                 arrived_s=arrived_s,
                 request_id=inputs.request_id,
+                precedence=inputs.precedence,
                 trace=trace,
+                usage=inputs.usage,
             )
-            await generate(generation, prompts)
+            await generate(generation, prompts, deadline)
         except ServingError as error:
             if isinstance(error, GenerationError):  # to the front end this looks like any other answer
                 metrics.count("aborted_requests")
@@ -222,32 +259,40 @@ class TextGenerationHandler(Handler):
             if call_trace is not None:
                 call_trace.note({"error.type": error.kind})
             log.warning("the request failed while it was streaming: %s", error.message)
-            reply.finish(parsed.formatter.error(error))
+            reply.finish(formatter.error(error))
+        return True
 
     def _about_session(self, inputs: Input) -> Output | None:
         """The answer to a request that opens or closes a session; None: it is a request in one. Reads files.
 
         Raises:
             PayloadError: there are no sessions, or none such.
+            OverloadedError: there are as many as there may be.
+            StorageError: the disk has no room for another one.
         """
         option = self._context.config.option
         if not option.enable_stateful_sessions:
             raise PayloadError("option.enable_stateful_sessions=false: this model has no sessions")
-        properties = {"sessions_path": option.sessions_path, "sessions_expiration": str(option.sessions_expiration_s)}
+        properties = {
+            "sessions_path": option.sessions_path,
+            "sessions_expiration": str(option.sessions_expiration_s),
+            "max_sessions": str(option.max_sessions),
+            "max_sessions_bytes": str(option.max_sessions_bytes),
+        }
         return SessionManager(properties).respond(inputs)
 
-    async def _tell_vocabulary(self) -> None:
-        """Have the engine know the tokenizer's tokens, once, before the first sequence with a grammar."""
-        if self._telling is None or (self._telling.done() and self._telling.exception() is not None):
-            self._telling = asyncio.ensure_future(self._send_vocabulary())
-        await asyncio.shield(self._telling)
+    async def _ensure_vocabulary(self) -> None:
+        """Send the engine the tokenizer's tokens, once, before the first sequence with a grammar."""
+        if self._sending is None or (self._sending.done() and self._sending.exception() is not None):
+            self._sending = asyncio.ensure_future(self._send_vocabulary())
+        await asyncio.shield(self._sending)
 
     async def _send_vocabulary(self) -> None:
-        self._engine.know(await asyncio.to_thread(vocabulary_of, self._tokenizer))
+        self._engine.set_vocabulary(await asyncio.to_thread(vocabulary_of, self._tokenizer))
 
     async def _answer_query(self, api: Dialect, inputs: Input, reply: Reply) -> None:
         query = functools.partial(api.query, inputs, self._view)
-        answer = await asyncio.to_thread(query) if _is_long(inputs) else query()
+        answer = await asyncio.to_thread(query) if is_long(inputs) else query()
         reply.start(answer.status, answer.headers)
         reply.finish(answer.body)
 
@@ -256,7 +301,8 @@ class TextGenerationHandler(Handler):
         await self._adapters.change(change)
 
     async def close(self) -> None:
-        """Close the image processor and the engine."""
+        """Close the image processor, the thread that parses large bodies, and the engine."""
+        self._formatters.close()
         if self._images is not None:
             await self._images.close()
         await self._engine.close()
@@ -264,11 +310,6 @@ class TextGenerationHandler(Handler):
     def _engine_died(self, reason: str) -> None:
         self._steps.report()
         self._context.fail(reason)
-
-
-def _is_long(inputs: Input) -> bool:
-    """Whether it may take long to render or tokenize what a call says, wherever it says it: as text, as tools …"""
-    return sum(len(value) for value in inputs.content.values) > LONG_PROMPT_CHARS
 
 
 async def _abandon(opening: asyncio.Future[EngineClient]) -> None:

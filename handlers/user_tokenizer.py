@@ -1,7 +1,8 @@
-"""The tokenizer that an `@input_formatter` is given: transformers' own, as LMI documents it.
+"""The tokenizer that the user's formatters are given: transformers' own, as LMI documents it.
 
 Runs in the worker, in the formatter's thread. The handler itself needs none of it, and importing transformers takes
-seconds and memory: so it is loaded when a formatter first uses it.
+seconds and memory: so it is loaded with the model where the user's module names a tokenizer, else when it is
+first used.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class UserTokenizer:
     Args:
         path: the checkpoint's directory.
 
-    Raises (when first used):
+    Raises (when loaded or first used):
         Exception: whatever transformers raises where it can't load the tokenizer.
     """
 
@@ -28,9 +29,13 @@ class UserTokenizer:
         self._path = path
         self._trust_remote_code = trust_remote_code
 
+    def load(self) -> None:
+        """Load it now, unless it is loaded: that takes seconds."""
+        _ = self._loaded
+
     @functools.cached_property
     def _loaded(self) -> Any:
-        log.info("%s: transformers loads the tokenizer, for the @input_formatter", self._path)
+        log.info("%s: transformers loads the tokenizer, for the model's formatters", self._path)
         from transformers import AutoTokenizer
 
         return AutoTokenizer.from_pretrained(str(self._path), trust_remote_code=self._trust_remote_code)

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
-from djl_python.config import ModelConfig, Options
+from djl_python.config import ModelConfig, Options, ServingSettings
 from djl_python.core.engine_info import EngineStats
 from djl_python.core.metrics import MetricFamily
 from djl_python.core.types import TokenEvent
+from djl_python.engine.batch.sequence import Sequence
 from djl_python.engine.builtin.options import BuiltInOptions
 from djl_python.engine.builtin.paged_batch import PagedRollingBatch
 from djl_python.engine.client import EngineClient
@@ -31,8 +32,15 @@ def open_batch(path: Path, **settings: Any) -> PagedRollingBatch:
         BuiltInSettings(model_path=str(path), **{**defaults, **settings}), lambda what, done, total: None
     )
     if (path / "tokenizer.json").is_file():
-        batch.know(vocabulary_of(Tokenizer.load(path)))
+        batch.set_vocabulary(vocabulary_of(Tokenizer.load(path)))
     return batch
+
+
+def reference_model(path: Path) -> Any:
+    """transformers' own model of a checkpoint in fp32; one with soft caps has the attention that applies them."""
+    caps = getattr(AutoConfig.from_pretrained(path).get_text_config(decoder=True), "attn_logit_softcapping", None)
+    how = {"attn_implementation": "eager"} if caps else {}
+    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, **how)
 
 
 def damage_(path: Path, token: int) -> Path:
@@ -46,7 +54,13 @@ def damage_(path: Path, token: int) -> Path:
 
 def step_tokens(batch: PagedRollingBatch) -> int:
     """Tokens that the last step computed."""
-    return sum(chunk.length for chunk in batch._chunks)
+    return sum(chunk.length for chunk in batch.chunks)
+
+
+def sequence_of(batch: PagedRollingBatch, request_id: int) -> Sequence:
+    """The sequence of a request that the batch has."""
+    running_or_waiting: list[Sequence] = [*batch.scheduler.running, *batch.scheduler.waiting]
+    return next(sequence for sequence in running_or_waiting if sequence.id == request_id)
 
 
 def run_to_end(batch: RollingBatch) -> dict[int, list[TokenEvent]]:
@@ -95,6 +109,7 @@ class Listener:
         self.progress: list[tuple[str, int, int]] = []
         self.stats: list[EngineStats] = []
         self.deaths: list[str] = []
+        self.answers: list[bool] = []  # whether it answers, at each change
         self.metrics: list[MetricFamily] = []
         self.measured = asyncio.Event()
         self.died = asyncio.Event()
@@ -119,6 +134,8 @@ class Listener:
         properties: dict[str, str] | None = None,
         cache_dir: str = "",
         engine_options: dict[str, Any] | None = None,
+        heartbeat_timeout_s: float = 5.0,
+        adapters: dict[str, str] | None = None,
         **options: Any,
     ) -> EngineClient:
         options = {"max_model_len": 128, "threads": 1, **options}
@@ -129,8 +146,10 @@ class Listener:
             name="m",
             path=str(path),
             option=Options(**options),
+            serving=ServingSettings(heartbeat_timeout_s=heartbeat_timeout_s),
             engine_options=own,
             properties=properties or {},
+            adapters=adapters or {},
             cache_dir=cache_dir,
         )
         return await EngineClient.open(
@@ -140,6 +159,7 @@ class Listener:
             on_stats=self._on_stats,
             on_death=self.on_death,
             on_metrics=self._on_metrics,
+            on_answers=self.answers.append,
         )
 
 

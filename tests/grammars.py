@@ -14,7 +14,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from djl_python.core.errors import ParameterError
 from djl_python.core.types import Grammar
-from djl_python.engine.sampling.grammar import GrammarCompiler, MaskComputer, Matcher
+from djl_python.engine.sampling.grammar import MaskComputer, Matcher
+from djl_python.engine.sampling.grammar_compiler import GrammarCompiler
 from djl_python.formats.json_schema import check, closed
 from djl_python.text.tokens import tokenizer as text_tokenizer
 from djl_python.text.tokens.token_bytes import bytes_of_entry
@@ -23,7 +24,7 @@ from djl_python.text.tokens.vocabulary import vocabulary_of
 
 def compiler_of(checkpoint: Path, rows: int, *eos_ids: int) -> GrammarCompiler:
     made = GrammarCompiler(rows, frozenset(eos_ids))
-    made.know(vocabulary_of(text_tokenizer.Tokenizer.load(checkpoint)))
+    made.set_vocabulary(vocabulary_of(text_tokenizer.Tokenizer.load(checkpoint)))
     return made
 
 
@@ -54,7 +55,7 @@ def written(matcher: Matcher, octets: dict[int, bytes], draw: random.Random, mos
         closing = [i for i in ids if octets.get(i, b"") in b'"}],' and i]
         likely = closing if closing and draw.random() < (0.3 if len(text) < 150 else 0.9) else ids
         token = draw.choice([i for i in likely if i and octets[i] not in b" \n"] or ids)
-        matcher.advance(token)
+        matcher.accept_token(token)
         text += octets.get(token, b"")
     return None
 

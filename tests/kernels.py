@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import pytest
 
-from djl_python.engine.native.compiling import compiler
-from djl_python.engine.native.library import UnavailableError, processors_here
+from djl_python.engine.native.compiling import compiler, processors_here
+from djl_python.engine.native.library import KernelsUnavailableError
 
 T = TypeVar("T")
 
@@ -17,7 +17,7 @@ def kernels_or_skip(find: Callable[[], T]) -> T:
     """What `find` finds with the kernels' help. Skips where there can be none; that they don't compile is a failure."""
     try:
         return find()
-    except UnavailableError as reason:
+    except KernelsUnavailableError as reason:
         if processors_here() and compiler() is not None:
             raise
         pytest.skip(str(reason))

@@ -38,8 +38,8 @@ def random_schema(rng: random.Random, depth: int = 0) -> dict[str, Any]:
         return {"type": "array", "items": random_schema(rng, depth + 1), "minItems": count, "maxItems": count + 2}
     if kind == "anyOf":
         return {"anyOf": [random_schema(rng, depth + 1) for _ in range(2)]}
-    found: dict[str, Any] = schemas[kind]
-    return found
+    schema: dict[str, Any] = schemas[kind]
+    return schema
 
 
 _NAMES = ["a", "b", "ab", "name", "x_1", "größe", 'q"', "score"]

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from djl_python import __version__, cli
+from djl_python.commands import models
+from djl_python.commands.table import COMMANDS
 from djl_python.config import ModelConfig, ModelSpec, ServerConfig
 from djl_python.core import logs
 from djl_python.core.errors import ConfigError
-from tests.sketches import write_sketch
 
 Served = tuple[ServerConfig, Mapping[ModelSpec, ModelConfig | ConfigError]]
 
@@ -35,8 +36,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Served]:
     """What there is to be served, and nothing is."""
     calls: list[Served] = []
 
-    def serve(config: ServerConfig, found: Mapping[ModelSpec, ModelConfig | ConfigError]) -> int:
-        calls.append((config, found))
+    def serve(config: ServerConfig, model_configs: Mapping[ModelSpec, ModelConfig | ConfigError]) -> int:
+        calls.append((config, model_configs))
         return 0
 
     monkeypatch.setattr("djl_python.server.lifecycle.serve", serve)
@@ -60,10 +61,127 @@ def test_help_shows_examples_and_the_version_is_the_packages(capsys: pytest.Capt
         assert expected in capsys.readouterr().out
 
 
+def test_help_is_a_command_and_so_is_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["version"]) == 0
+    assert capsys.readouterr().out == f"djl-serving {__version__}\n"
+    assert cli.main(["help"]) == 0
+    assert "djl-serving check /models" in capsys.readouterr().out
+    for name in COMMANDS:
+        assert cli.main(["help", name]) == 0
+        assert capsys.readouterr().out.startswith("usage: djl-serving")
+
+
+def test_help_explains_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("max-model-len", "--max-model-len", "option.max_model_len"):
+        assert cli.main(["help", name]) == 0
+        assert capsys.readouterr().out.startswith(
+            "--max-model-len INTEGER\n    option.max_model_len, of a model. Tokens"
+        )
+    assert cli.main(["help", "settings"]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert {"--dtype VALUE", "--trust-remote-code", "--job-queue-size INTEGER", "--max-request-size INTEGER"} <= {
+        *listed
+    }
+    assert cli.main(["help", "dtpe"]) == 2
+    assert "no setting dtpe; did you mean dtype?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("word", "meant"), [("chek", "check"), ("bnech", "bench"), ("versoin", "version")])
+def test_a_mistyped_command_is_no_model(
+    word: str, meant: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main([word, "/models/llama"]) == 2
+    first, *_ = capsys.readouterr().err.splitlines()
+    assert first == f"djl-serving: there is no command and no model {word}; did you mean djl-serving {meant}?"
+
+
+def test_a_model_may_be_called_nearly_like_a_command(
+    model: Path, served: list[Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(model.parent)
+    model.rename("chek")
+    assert cli.main(["chek"]) == 0
+    assert [spec.name for spec in served[0][1]] == ["chek"]
+
+
+def configs(served: list[Served]) -> list[ModelConfig]:
+    """The configurations of the models that were to be served last."""
+    return [known for known in served[-1][1].values() if isinstance(known, ModelConfig)]
+
+
+def test_settings_of_all_models_and_of_one(model: Path, served: list[Served]) -> None:
+    both = [f"a={model}", f"b:2={model}"]
+    settings = ["--max-model-len=2048", "--set", "b:dtype=fp32", "--set=a:dtype=bf16", "--set", "a:max_model_len=16"]
+    assert cli.main([*both, *settings]) == 0
+    a, b = configs(served)
+    assert (a.option.dtype, a.option.max_model_len) == ("bf16", 16), (
+        "what names a model is stronger than what is for all"
+    )
+    assert (b.option.dtype, b.option.max_model_len) == ("fp32", 2048)
+    assert a.provenance["option.dtype"] == "command line"
+    assert cli.main([*both, "--set", "b:2:dtype=fp32"]) == 0
+    assert [one.option.dtype for one in configs(served)] == ["fp16", "fp32"]
+
+
+def test_settings_of_the_server_and_a_name_of_the_only_model(model: Path, served: list[Served]) -> None:
+    arguments = ["--set", "max_request_size=1000", "--cors-allowed-origin", "*", "--served-model-name", "owner/name"]
+    assert cli.main([str(model), *arguments]) == 0
+    server, model_configs = served[-1]
+    assert (server.max_request_size, server.cors_allowed_origin) == (1000, "*")
+    assert server.provenance["max_request_size"] == "command line"
+    assert [spec.name for spec in model_configs] == ["owner/name"]
+    assert cli.main(["--model", str(model), "-m", f"b={model}", "--served-model-name", "c"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (
+            ["--max-modle-len", "3"],
+            "there is no option --max-modle-len; did you mean --max-model-len? (option.max_model",
+        ),
+        (
+            ["--tensor-paralel-size=3"],
+            "no option --tensor-paralel-size; did you mean --tensor-parallel-size? (option.t",
+        ),
+        (["--hosst", "::"], "there is no option --hosst; did you mean --host?"),
+        (["--nothing-like-it"], "there is no option --nothing-like-it; djl-serving help settings"),
+        (["--max-model-len"], "--max-model-len: expected a value (option.max_model_len: Tokens of"),
+        (["--max-model-len", "--dtype=bf16"], "--max-model-len: expected a value"),
+        (["--enforce-eager=maybe"], "--enforce-eager=maybe: expected no value, or true or false"),
+        (
+            ["--set", "dtpe=3"],
+            "--set dtpe=3: there is no setting dtpe; did you mean dtype? (option.dtype: Number format",
+        ),
+        (["--set", "dtype"], "--set dtype: expected KEY=VALUE, or MODEL:KEY=VALUE"),
+        (["--set", "eco:dtype=fp16"], "there is no model eco; there is echo"),
+        (["--set", "echo:max_request_size=3"], "max_request_size is the server's, not a model's"),
+        (["--dtype", "fp99"], "command line: option.dtype=fp99: expected one of auto"),
+    ],
+)
+def test_mistakes_in_settings(
+    model: Path, arguments: list[str], told: str, capsys: pytest.CaptureFixture[str], served: list[Served]
+) -> None:
+    try:
+        status = cli.main([str(model), *arguments])
+    except SystemExit as ended:
+        status = int(str(ended.code))
+    assert status in (1, 2) and not served
+    assert told in capsys.readouterr().err
+
+
+def test_when_all_models_are_wrong_each_is_named(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([f"a={model}", f"b={model}", "--dtype", "fp99", "--set", "b:max_model_len=x"]) == 1
+    first, *rest = capsys.readouterr().err.splitlines()
+    assert first.startswith("djl-serving: model a: command line: option.dtype=fp99")
+    assert [line.partition(": command line")[0] for line in rest] == ["  model b", "  model b"]
+
+
 def test_with_nothing_to_serve_it_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(cli, "CONTAINER_STORE", tmp_path / "missing")
+    monkeypatch.setattr(models, "CONTAINER_STORE", tmp_path / "missing")
     assert cli.main([]) == 2
     assert "djl-serving DIR" in capsys.readouterr().err
 
@@ -71,30 +189,30 @@ def test_with_nothing_to_serve_it_says_what_to_do(
 def test_a_container_serves_its_model_directory(
     monkeypatch: pytest.MonkeyPatch, model: Path, served: list[Served]
 ) -> None:
-    monkeypatch.setattr(cli, "CONTAINER_STORE", model.parent)
+    monkeypatch.setattr(models, "CONTAINER_STORE", model.parent)
     assert cli.main([]) == 0
-    ((_, found),) = served
-    assert [spec.name for spec in found] == ["echo"]
+    ((_, model_configs),) = served
+    assert [spec.name for spec in model_configs] == ["echo"]
 
 
 def test_models_are_positional_or_options_and_the_port_is_the_command_lines(model: Path, served: list[Served]) -> None:
     assert cli.main([str(model), "-m", f"other:2={model}", "-p", "0", "--host", "127.0.0.2"]) == 0
-    config, found = served[0]
-    assert [(spec.name, spec.version) for spec in found] == [("echo", ""), ("other", "2")]
-    assert [known.name for known in found.values() if isinstance(known, ModelConfig)] == ["echo", "other"]
+    config, model_configs = served[0]
+    assert [(spec.name, spec.version) for spec in model_configs] == [("echo", ""), ("other", "2")]
+    assert [known.name for known in model_configs.values() if isinstance(known, ModelConfig)] == ["echo", "other"]
     assert (config.inference_address.host, config.inference_address.port) == ("127.0.0.2", 0)
 
 
 def test_serve_may_be_said(model: Path, served: list[Served]) -> None:
     assert cli.main(["serve", str(model), "-p", "9000"]) == 0
-    (config, found), *_ = served
-    assert (config.inference_address.port, len(found)) == (9000, 1)
+    (config, model_configs), *_ = served
+    assert (config.inference_address.port, len(model_configs)) == (9000, 1)
 
 
 def test_a_model_store_is_added_to_named_models(model: Path, tmp_path: Path, served: list[Served]) -> None:
     assert cli.main(["-s", str(tmp_path), "-m", f"named={model}"]) == 0
-    ((_, found),) = served
-    assert sorted(spec.name for spec in found) == ["echo", "named"]
+    ((_, model_configs),) = served
+    assert sorted(spec.name for spec in model_configs) == ["echo", "named"]
 
 
 def test_of_several_models_one_may_be_configured_wrongly(model: Path, tmp_path: Path, served: list[Served]) -> None:
@@ -102,68 +220,11 @@ def test_of_several_models_one_may_be_configured_wrongly(model: Path, tmp_path: 
     bad.mkdir()
     (bad / "serving.properties").write_text("option.dtype=fp99\n")
     assert cli.main([str(model), "-m", f"wrong:2={bad}"]) == 0
-    _, found = served[0]
-    (good, config), (wrong, error) = found.items()
+    _, model_configs = served[0]
+    (good, config), (wrong, error) = model_configs.items()
     assert good.name == "echo" and isinstance(config, ModelConfig)
     assert (wrong.name, wrong.version) == ("wrong", "2") and isinstance(error, ConfigError)
     assert "option.dtype=fp99: expected one of" in error.message
-
-
-def test_check_prints_settings_warnings_and_handler(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["check", str(model)]) == 0
-    out = capsys.readouterr().out
-    assert "option.dtype" in out and "serving.properties:1" in out
-    assert "option.predict_timeout" in out and "option.predict_timout is not known" in out
-    assert f"handler\n  {model / 'model.py'}, function handle\n" in out
-
-
-def test_check_names_the_built_in_handler_and_a_chosen_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    write_sketch(tmp_path)
-    assert cli.main(["check", str(tmp_path)]) == 0
-    assert f"text-generation, built in, with the checkpoint {tmp_path}\n" in capsys.readouterr().out
-    (tmp_path / "serving.properties").write_text(
-        "option.tensor_parallel_degree=max\noption.enforce_eager=true\nbatch_size=4\n"
-    )
-    assert cli.main(["check", str(tmp_path)]) == 0
-    out = capsys.readouterr().out
-    for gpus in ("tensor_parallel_degree=max", "enforce_eager=true"):
-        assert f"\n  warning: option.{gpus} has no effect: there is no GPU\n" in out
-    assert "\n  warning: batch_size=4 has no effect" in out
-    (tmp_path / "serving.properties").write_text("option.entryPoint=mine.py\noption.handler=answer\n")
-    assert cli.main(["check", str(tmp_path)]) == 1
-    assert f"mine.py does not exist in {tmp_path}" in capsys.readouterr().err
-    (tmp_path / "mine.py").write_text("def answer(inputs): ...\n")
-    assert cli.main(["check", str(tmp_path)]) == 0
-    assert "mine.py (option.entryPoint), function answer" in capsys.readouterr().out
-
-
-def test_check_load_runs_a_handler_and_ends_it(model: Path) -> None:
-    (model / "serving.properties").write_text("minWorkers=3\n")
-    (model / "model.py").write_text("import os\nopen('pid', 'a').write(f'{os.getpid()} ')\ndef handle(inputs): ...\n")
-    done = run("check", model, "--load")
-    assert (done.returncode, done.stderr) == (0, "model echo: loading its handler\n")
-    assert done.stdout.endswith("\nloaded\n  it loads, and what runs it is the handler's business\n")
-    (pid,) = (model / "pid").read_text().split()
-    assert not Path("/proc", pid).exists()
-    (model / "model.py").write_text("def handle(inputs): ...\n1 / 0\n")
-    done = run("check", model, "--load")
-    assert done.returncode == 1 and "djl-serving: Model echo did not load" in done.stderr
-    assert "ZeroDivisionError" in done.stderr
-
-
-def test_check_says_what_would_be_installed_and_installs_nothing(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DJL_VENV_DIR", str(tmp_path / "venvs"))
-    (model / "requirements.txt").write_text("no-such-package\n")
-    assert cli.main(["check", str(model)]) == 0
-    out = capsys.readouterr().out
-    assert f"\nenvironment\n  interpreter  {sys.executable} (Python 3." in out
-    assert f"\n  installs     {model}/requirements.txt\n  into         {tmp_path}/venvs/" in out
-    assert not (tmp_path / "venvs").exists()
 
 
 @pytest.mark.parametrize("command", [["check"], []])
@@ -184,31 +245,6 @@ def test_a_mistake_is_told_without_loading_the_server_or_torch() -> None:
     loaded = done.stdout.split()
     assert "djl_python.cli" in loaded
     assert not {"torch", "tornado", "transformers"} & set(loaded)
-
-
-def test_check_prints_what_the_terminal_has_no_letters_for(tmp_path: Path) -> None:
-    model = tmp_path / "日本"
-    model.mkdir()
-    (model / "model.py").write_text("def handle(inputs): ...")
-    done = subprocess.run(
-        [sys.executable, "-m", "djl_python", "check", str(model)],
-        capture_output=True,
-        env={**os.environ, "PYTHONIOENCODING": "ascii"},
-        timeout=30,
-    )
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert b"\\u65e5\\u672c" in done.stdout
-
-
-def test_check_ends_quietly_when_its_output_is_read_no_further(model: Path) -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    command = [sys.executable, "-m", "djl_python", "check", str(model)]
-    try:
-        done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=30)
-    finally:
-        os.close(writing)
-    assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_a_server_that_ends_with_a_broken_pipe_does_not_end_quietly(
@@ -249,12 +285,12 @@ def wait_until_listening(path: Path, server: subprocess.Popen[bytes]) -> None:
 def test_the_models_of_a_multi_model_endpoint_come_later(
     model: Path, monkeypatch: pytest.MonkeyPatch, served: list[Served]
 ) -> None:
-    monkeypatch.setattr(cli, "CONTAINER_STORE", model.parent)
+    monkeypatch.setattr(models, "CONTAINER_STORE", model.parent)
     monkeypatch.setenv("SAGEMAKER_MULTI_MODEL", "true")
     monkeypatch.setenv("SAGEMAKER_BIND_TO_PORT", "9876")
     assert cli.main([]) == 0
-    ((config, found),) = served
-    assert found == {} and config.inference_address.port == 9876
+    ((config, model_configs),) = served
+    assert model_configs == {} and config.inference_address.port == 9876
     assert cli.main(["check"]) == 0
 
 
@@ -268,44 +304,3 @@ def test_the_log_level_is_sagemakers_unless_the_command_line_has_one(
     monkeypatch.setenv("SAGEMAKER_CONTAINER_LOG_LEVEL", "loud")
     assert cli.main([str(model)]) == 1
     assert "SAGEMAKER_CONTAINER_LOG_LEVEL=loud: expected one of debug" in capsys.readouterr().err
-
-
-def test_check_without_a_model_looks_at_what_would_be_served(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(cli, "CONTAINER_STORE", tmp_path / "missing")
-    assert cli.main(["check"]) == 2
-    assert "nothing to serve" in capsys.readouterr().err
-    monkeypatch.setenv("HF_MODEL_ID", str(write_sketch(tmp_path / "small")))
-    assert cli.main(["check"]) == 0
-    assert "text-generation, built in" in capsys.readouterr().out
-    monkeypatch.setenv("HF_MODEL_ID", "owner/name")
-    monkeypatch.setenv("OPTION_OUTPUT_FORMATTER", "xml")
-    assert cli.main(["check"]) == 1
-    said = capsys.readouterr()
-    assert "environment HF_MODEL_ID" in said.out
-    assert said.err.startswith(
-        "djl-serving: environment OPTION_OUTPUT_FORMATTER: option.output_formatter=xml: expected"
-    )
-
-
-def test_check_tells_the_faults_of_every_model_and_of_the_server(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    bad = tmp_path / "bad"
-    bad.mkdir()
-    (bad / "serving.properties").write_text("option.dtype=fp99\noption.handler=anser\n")
-    (bad / "model.py").write_text("import nosuchmodule\ndef answer(inputs): ...\n")
-    monkeypatch.setenv("SERVING_JOB_QUEUE_SIZE", "none")
-    assert cli.main(["check", "-s", str(tmp_path)]) == 1
-    said = capsys.readouterr()
-    assert f"{model / 'model.py'}, function handle" in said.out
-    server, title, *faults = said.err.splitlines()
-    assert server == "djl-serving: environment SERVING_JOB_QUEUE_SIZE: job_queue_size=none: expected an integer >= 1"
-    assert title == "djl-serving: model bad:"
-    assert [fault.strip().partition(" ")[0] for fault in faults] == [
-        "serving.properties:1:",
-        f"{bad}/model.py:1:",
-        "model.py",
-    ]
-    assert faults[-1].endswith("did you mean answer?")

@@ -39,7 +39,7 @@ def test_an_empty_body_is_not_the_loading_call() -> None:
     assert not inputs(b"--x--\r\n", "multipart/form-data; boundary=x").is_empty()
 
 
-def test_one_call_is_no_batch_whatever_a_header_says() -> None:
+def test_a_header_makes_no_batch_of_a_call() -> None:
     made = Input.from_call(call(b"x", {"batch_size": "1000000"}), {"batch_size": "4"})
     assert not made.is_batch() and made.get_batches() == [made]
 
@@ -171,7 +171,7 @@ def png(width: int, height: int) -> bytes:
     ],
     ids=["no image", "huge", "cut off"],
 )
-def test_what_is_no_image_is_the_clients_doing(data: bytes, message: str) -> None:
+def test_an_unreadable_image_is_the_clients_error(data: bytes, message: str) -> None:
     pytest.importorskip("PIL")
     with pytest.raises(PayloadError, match=message):
         inputs(data, "image/png").get_as_image()
@@ -215,3 +215,20 @@ def test_a_single_call_is_its_own_batch() -> None:
     assert (one.is_batch(), one.get_batch_size()) == (False, 1)
     assert json.dumps(str(one))  # readable, without the content itself
     assert "data: 1 bytes" in str(one)
+
+
+@pytest.mark.parametrize("body", [b'{"a": 1}', b'{"a": "b=c&d"}', b"a=b"])
+def test_a_form_in_place_of_json_is_named(body: bytes) -> None:
+    """Without a Content-Type, curl says that its body is a form."""
+    sent = inputs(body, "application/x-www-form-urlencoded")
+    with pytest.raises(PayloadError) as refused:
+        sent.get_as_json()
+    assert refused.value.message == (
+        "the request body: a form (application/x-www-form-urlencoded), expected JSON; for JSON send "
+        "Content-Type: application/json"
+    )
+
+
+def test_fields_of_a_form_may_be_json() -> None:
+    sent = inputs(b"a=1&data=%5B2%5D", "application/x-www-form-urlencoded")
+    assert (sent.get_as_json("a"), sent.get_as_json()) == (1, [2])

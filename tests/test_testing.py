@@ -37,6 +37,6 @@ def test_the_command_line_counts(model: Path) -> None:
         assert models_of(server) == ["model"]
 
 
-def test_what_the_caller_says_of_the_environment_counts(model: Path) -> None:
+def test_the_callers_environment_reaches_the_server(model: Path) -> None:
     with running_server(environment={"SERVING_LOAD_MODELS": f"called={model}"}, start_timeout_s=10) as server:
         assert models_of(server) == ["called"]

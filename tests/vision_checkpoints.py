@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from packaging.version import Version
 from PIL import Image
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
@@ -36,6 +37,8 @@ from transformers import (
     Qwen3VLProcessor,
     SiglipVisionConfig,
 )
+
+from tests.checkpoints import RELEASE
 
 _TEXT: dict[str, Any] = {
     "hidden_size": 64,
@@ -219,6 +222,9 @@ VISION_ARCHITECTURES: dict[str, Callable[[dict[str, Any]], tuple[PretrainedConfi
     "qwen3_vl": _qwen3_vl,  # an image enters at several layers: it can't be paged
     "gemma3": _gemma3,  # an image's tokens see each other: it can't be paged either
 }
+
+if Version("5.16") > RELEASE:  # where its processor needs torchvision
+    del VISION_ARCHITECTURES["idefics3"]
 
 
 def build_vision_checkpoint(path: Path, architecture: str, head_dim: int = 16) -> ProcessorMixin:

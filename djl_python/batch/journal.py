@@ -1,11 +1,11 @@
-"""What a batch has answered so far: a file to which each result is appended, and from which a batch goes on.
+"""The journal of a batch: a file to which each result is appended, and from which the batch goes on.
 
-A journal is JSON lines: a head that says which input it is of, then a record for each request that has its result, in
-the order in which they ended. A request is done when its record is complete; whatever a kill, a full disk or a power
-cut leaves behind the last complete record is cut off when the journal is opened again, and those requests are answered
-anew. So no request is lost, and none has two results.
+A journal is JSON lines: a head that identifies the input, then a record for each request with a result, in the order in
+    which they ended. A request is done when its record is complete. When the journal is opened again, anything after
+    the last complete record (left by a kill, a full disk or a power cut) is cut off, and those requests are answered
+    again. So no request is lost, and none has two results.
 
-Blocking; who has an event loop calls it in a thread. One process at a time has a journal (a lock on the file).
+Blocking: event loops call it in a thread. One process at a time has a journal (a lock on the file).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import BinaryIO, Final
 import msgspec
 
 from ..formats.json_framing import encode_json
-from .results import ResultLine, Usage, usage_of
+from .results import ResultLine, TokenTotals, usage_of
 from .turns import Turns
 
 VERSION: Final = 1
-#: Longest time that a result is in the kernel's memory only. A kill does not lose what is there, a power cut does.
+#: Longest time that a result is in the kernel's memory only, where it survives a kill, but no power cut.
 SYNC_EVERY_S: Final = 1.0
 
 
@@ -33,8 +33,8 @@ class JournalError(Exception):
     """A journal can't be used; the message says what to do."""
 
 
-class Head(msgspec.Struct, frozen=True):
-    """The first line: whose results follow. `target` is what answers, for people."""
+class JournalHead(msgspec.Struct, frozen=True):
+    """The first line, which identifies the input. `target` is the answering server or model, for people."""
 
     input_sha256: str
     count: int
@@ -42,7 +42,7 @@ class Head(msgspec.Struct, frozen=True):
     journal: int = VERSION
 
 
-class Record(msgspec.Struct, frozen=True):
+class JournalRecord(msgspec.Struct, frozen=True):
     """One request's result. `index` is 0 for the input's first request."""
 
     index: int
@@ -50,7 +50,7 @@ class Record(msgspec.Struct, frozen=True):
     result: msgspec.Raw
 
     @classmethod
-    def of(cls, index: int, result: ResultLine, *, failed: bool) -> Record:
+    def of(cls, index: int, result: ResultLine, *, failed: bool) -> JournalRecord:
         """The record of a result."""
         return cls(index, failed, msgspec.Raw(encode_json(result)))
 
@@ -71,21 +71,21 @@ class Journal:
     Attributes:
         head: its first line.
         done: how many requests have their result; `failed`: how many of them are errors.
-        usage: the tokens of them together.
-        dropped_bytes: what was cut off behind the last complete record when it was opened.
+        usage: the tokens of all results.
+        dropped_bytes: size of the incomplete end that was cut off when it was opened.
     """
 
-    def __init__(self, path: Path, file: BinaryIO, head: Head) -> None:
+    def __init__(self, path: Path, file: BinaryIO, head: JournalHead) -> None:
         self.head = head
         self.done = self.failed = self.dropped_bytes = 0
-        self.usage = Usage()
+        self.usage = TokenTotals()
         self._path = path
         self._file = file
         self._places = array("q", [-1]) * head.count  # where each request's record begins, in bytes
         self._synced_s = time.monotonic()
 
     @classmethod
-    def open(cls, path: Path, head: Head) -> Journal:
+    def open(cls, path: Path, head: JournalHead) -> Journal:
         """Open the journal at `path`, or begin one.
 
         Raises:
@@ -99,7 +99,7 @@ class Journal:
             first = file.readline()
             if not first.endswith(b"\n"):  # empty, or cut off before it was begun
                 file.truncate(0)
-                _write(file, encode_json(head) + b"\n")
+                write(file, encode_json(head) + b"\n")
                 os.fsync(file.fileno())
                 sync_directory(path.parent)
                 return cls(path, file, head)
@@ -118,7 +118,7 @@ class Journal:
         """The requests that have none, in order."""
         return [index for index, place in enumerate(self._places) if place < 0]
 
-    def append(self, records: Sequence[Record]) -> None:
+    def append(self, records: Sequence[JournalRecord]) -> None:
         """Append the results of requests that have none yet.
 
         Raises:
@@ -127,7 +127,7 @@ class Journal:
         at = self._file.seek(0, os.SEEK_END)
         lines = [encode_json(record) + b"\n" for record in records]
         try:
-            _write(self._file, b"".join(lines))
+            write(self._file, b"".join(lines))
         except OSError:
             self._file.truncate(at)
             raise
@@ -142,13 +142,13 @@ class Journal:
         os.fsync(self._file.fileno())
         self._synced_s = time.monotonic()
 
-    def records(self) -> Iterator[Record]:
+    def records(self) -> Iterator[JournalRecord]:
         """All records, in the input's order."""
         with self._path.open("rb") as file:
             for place in self._places:
                 if place >= 0:
                     file.seek(place)
-                    yield msgspec.json.decode(file.readline(), type=Record)
+                    yield msgspec.json.decode(file.readline(), type=JournalRecord)
 
     def close(self) -> None:
         """Wait for the disk, and let go of the file; may be called again."""
@@ -163,12 +163,12 @@ class Journal:
         self.close()
 
     def remove(self) -> None:
-        """Remove the file of a journal whose results are elsewhere."""
+        """Remove a journal's file, after its results have been written."""
         self._path.unlink()
         self._file.close()
 
     def _read(self, at: int) -> None:
-        """Take in the records behind the head, up to the last complete one; cut off the rest."""
+        """Read the records after the head, up to the last complete one; cut off the rest."""
         turns = Turns()
         for line in self._file:
             turns.worked(len(line))
@@ -182,7 +182,7 @@ class Journal:
             self._file.truncate(at)
             self.sync()
 
-    def _count(self, record: Record, place: int) -> None:
+    def _count(self, record: JournalRecord, place: int) -> None:
         self._places[record.index] = place
         self.done += 1
         self.failed += record.failed
@@ -198,36 +198,36 @@ def _lock(file: BinaryIO, path: Path) -> None:
         raise JournalError(f"{path}: another process is working on this batch") from None
 
 
-def _checked(first: bytes, wanted: Head, path: Path) -> Head:
+def _checked(first: bytes, wanted: JournalHead, path: Path) -> JournalHead:
     """The head that a journal has, which has to be of the same input."""
     try:
-        found = msgspec.json.decode(first, type=Head)
+        head = msgspec.json.decode(first, type=JournalHead)
     except msgspec.MsgspecError:
         raise JournalError(f"{path}: this is not the journal of a batch; remove it, or choose another output") from None
-    if found.journal != VERSION:
+    if head.journal != VERSION:
         raise JournalError(f"{path}: it was written by another version of this program; finish it with that one")
-    if (found.input_sha256, found.count) != (wanted.input_sha256, wanted.count):
+    if (head.input_sha256, head.count) != (wanted.input_sha256, wanted.count):
         raise JournalError(
-            f"{path}: these are results of another input (of {found.count} requests, SHA-256 {found.input_sha256[:12]}"
+            f"{path}: these are results of another input (of {head.count} requests, SHA-256 {head.input_sha256[:12]}"
             f"...; this one has {wanted.count}, {wanted.input_sha256[:12]}...)"
         )
-    return found
+    return head
 
 
-def _complete(line: bytes, count: int) -> Record | None:
+def _complete(line: bytes, count: int) -> JournalRecord | None:
     """The record of a line; None: it is not complete."""
     if not line.endswith(b"\n"):
         return None
     try:
-        record = msgspec.json.decode(line, type=Record)
+        record = msgspec.json.decode(line, type=JournalRecord)
         msgspec.json.decode(record.result, type=_Result)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
     return record if 0 <= record.index < count else None
 
 
-def _write(file: BinaryIO, data: bytes) -> None:
-    """Write past the file's buffer: what a full disk does not take now must not be written later, when it is closed."""
+def write(file: BinaryIO, data: bytes) -> None:
+    """Write past the file's buffer: data that a full disk refuses now must not be written later, when it is closed."""
     left = memoryview(data)
     while left:
         left = left[os.write(file.fileno(), left) :]

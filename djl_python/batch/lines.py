@@ -5,8 +5,8 @@ A line is one of:
 - OpenAI's request, `{"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {...}}` (API reference,
   "The request input object");
 - where `plain` is permitted, a JSON string, or a body: `{"prompt": ...}` for /v1/completions, `{"messages": ...}` for
-  /v1/chat/completions, `{"inputs": ...}` for LMI's /invocations. Where it has no custom_id, that is "line-" and the
-  line's number.
+  /v1/chat/completions, `{"input": ...}` for /v1/embeddings, `{"inputs": ...}` for LMI's /invocations. Where it has no
+  custom_id, that is "line-" and the line's number.
 
 Empty lines are skipped. Numbers of lines begin at 1 and count all lines of the file, as editors do.
 """
@@ -27,17 +27,18 @@ from .turns import Turns
 
 COMPLETIONS: Final = "/v1/completions"
 CHATS: Final = "/v1/chat/completions"
+EMBEDDINGS: Final = "/v1/embeddings"
 INVOCATIONS: Final = "/invocations"
-#: The field that tells what a plain body is -> where it goes.
-_PLAIN: Final = {"messages": CHATS, "prompt": COMPLETIONS, "inputs": INVOCATIONS}
-_PLAIN_EXPECTED: Final = "a string, or an object with custom_id and body, or with messages, prompt or inputs"
+#: The field that identifies a plain body -> its URL.
+_PLAIN: Final = {"messages": CHATS, "prompt": COMPLETIONS, "input": EMBEDDINGS, "inputs": INVOCATIONS}
+_PLAIN_EXPECTED: Final = "a string, or an object with custom_id and body, or with messages, prompt, input or inputs"
 MAX_LINE_BYTES: Final = 64 << 20
-#: Faults of an input of which each is told; more would only be counted.
+#: How many faults of an input are listed; further ones are only counted.
 MAX_FAULTS: Final = 100
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """What is wrong with an input: an entry of OpenAI's `errors.data`."""
+    """A fault of an input: an entry of OpenAI's `errors.data`."""
 
     code: str
     message: str
@@ -58,7 +59,7 @@ class LineError(ValueError):
 
 
 @dataclass(frozen=True)
-class Request:
+class RequestLine:
     """One line's request. `body` is JSON, an object; `model` is what it names, or ""."""
 
     line: int
@@ -70,11 +71,11 @@ class Request:
 
 @dataclass(frozen=True)
 class Rules:
-    """What lines may be.
+    """Rules for lines.
 
     Attributes:
         plain: whether plain prompts are permitted.
-        urls: where requests may go; None: anywhere.
+        urls: permitted URLs of requests; None: any.
         defaults: fields for bodies that do not have them.
         max_lines: how many there may be; None: any number.
     """
@@ -86,37 +87,37 @@ class Rules:
 
 
 class _Peek(msgspec.Struct):
-    """What is looked at in a body: models are chosen by it, and streams have no place in a file."""
+    """The fields of a body that are read: they choose the model, and streams are refused."""
 
     model: Any = ""
     stream: Any = None
 
 
-def read_line(number: int, raw: bytes, rules: Rules) -> Request:
+def read_line(number: int, raw: bytes, rules: Rules) -> RequestLine:
     """The request of a line.
 
     Raises:
         LineError: it is none; `param` is the path of the field that is wrong.
     """
-    found: Any = _decoded(raw)
-    if isinstance(found, str) and rules.plain:
-        found = {"prompt": found}
-    if not isinstance(found, dict):
+    line: Any = _decoded(raw)
+    if isinstance(line, str) and rules.plain:
+        line = {"prompt": line}
+    if not isinstance(line, dict):
         expected = _PLAIN_EXPECTED if rules.plain else "an object with custom_id, method, url and body"
         raise LineError("invalid_json_line", f"expected {expected}")
-    plain = next((name for name in _PLAIN if name in found), None)
-    if rules.plain and plain and "body" not in found:
-        custom_id = _text(found, "custom_id") if "custom_id" in found else f"line-{number}"
-        fields = {name: value for name, value in found.items() if name != "custom_id"}
+    plain = next((name for name in _PLAIN if name in line), None)
+    if rules.plain and plain and "body" not in line:
+        custom_id = _text(line, "custom_id") if "custom_id" in line else f"line-{number}"
+        fields = {name: value for name, value in line.items() if name != "custom_id"}
         return _request(number, custom_id, _PLAIN[plain], fields, rules)
-    custom_id = _text(found, "custom_id")
-    method = _text(found, "method")
+    custom_id = _text(line, "custom_id")
+    method = _text(line, "method")
     if method != "POST":
         raise LineError("invalid_method", f'method: expected "POST", got {method!r}', "method")
-    url = _text(found, "url")
+    url = _text(line, "url")
     if rules.urls is not None and url not in rules.urls:
         raise LineError("invalid_url", f"url: expected {' or '.join(rules.urls)}, got {url!r}", "url")
-    body = found.get("body")
+    body = line.get("body")
     if not isinstance(body, dict):
         raise LineError("missing_required_parameter", "body: required, expected an object", "body")
     return _request(number, custom_id, url, body, rules)
@@ -129,35 +130,35 @@ def _decoded(raw: bytes) -> Any:
         raise LineError("invalid_json_line", f"not JSON: {exc}") from exc
 
 
-def _text(found: Mapping[str, Any], name: str) -> str:
-    value = found.get(name)
+def _text(line: Mapping[str, Any], name: str) -> str:
+    value = line.get(name)
     if not isinstance(value, str) or not value:
         raise LineError("missing_required_parameter", f"{name}: required, expected a non-empty string", name)
     return value
 
 
-def _request(number: int, custom_id: str, url: str, body: dict[str, Any], rules: Rules) -> Request:
+def _request(number: int, custom_id: str, url: str, body: dict[str, Any], rules: Rules) -> RequestLine:
     peek = msgspec.convert(body, _Peek)
     if peek.stream not in (None, False):
         raise LineError(
             "invalid_request", "body.stream: expected false: a file has no place for streams", "body.stream"
         )
     model = peek.model if isinstance(peek.model, str) else ""
-    return Request(number, custom_id, url, encode_json({**rules.defaults, **body}), model)
+    return RequestLine(number, custom_id, url, encode_json({**rules.defaults, **body}), model)
 
 
 # ------------------------------------------------------------------------------------------------ files
 
 
 @dataclass(frozen=True)
-class Input:
+class InputFile:
     """An input file that has been read once.
 
     Attributes:
         sha256: of its content, in hexadecimal.
         numbers: of its lines that are not empty, in order; `offsets`: where they begin, in bytes.
-        model: what the first request's body names, or "".
-        faults: what is wrong with it, at most MAX_FAULTS; `fault_count`: how many there are.
+        model: the model of the first request's body, or "".
+        faults: the first MAX_FAULTS faults; `fault_count`: how many there are.
     """
 
     path: Path
@@ -174,14 +175,14 @@ class Input:
         """How many requests it has."""
         return len(self.numbers)
 
-    def requests(self, indices: Collection[int] | range, file: BinaryIO) -> Iterator[tuple[int, Request]]:
+    def requests(self, indices: Collection[int] | range, file: BinaryIO) -> Iterator[tuple[int, RequestLine]]:
         """The requests of these indices (0: the first), which have been found right, with them."""
         for index in indices:
             file.seek(self.offsets[index])
             yield index, read_line(self.numbers[index], _read_line(file), self.rules)
 
 
-def scan(path: Path, rules: Rules) -> Input:
+def scan(path: Path, rules: Rules) -> InputFile:
     """Read an input from its first line to its last, and check every line. Takes as long as parsing it does.
 
     Raises:
@@ -218,11 +219,11 @@ def scan(path: Path, rules: Rules) -> Input:
         add(Fault("empty_file", "the input has no requests"))
     if rules.max_lines is not None and len(numbers) > rules.max_lines:
         add(Fault("too_many_requests", f"{len(numbers)} requests, expected at most {rules.max_lines}"))
-    return Input(path, rules, digest.hexdigest(), numbers, offsets, model, tuple(faults), count)
+    return InputFile(path, rules, digest.hexdigest(), numbers, offsets, model, tuple(faults), count)
 
 
-def _new_line(number: int, raw: bytes, rules: Rules, seen: set[bytes]) -> Request:
-    """The request of a line whose custom_id no line before it has."""
+def _new_line(number: int, raw: bytes, rules: Rules, seen: set[bytes]) -> RequestLine:
+    """The request of a line; its custom_id must be new."""
     if len(raw) > MAX_LINE_BYTES:
         raise LineError("invalid_json_line", f"longer than {MAX_LINE_BYTES} bytes")
     request = read_line(number, raw, rules)
@@ -236,5 +237,5 @@ def _new_line(number: int, raw: bytes, rules: Rules, seen: set[bytes]) -> Reques
 
 
 def _read_line(file: BinaryIO) -> bytes:
-    """The next line with its end, or, of one that is too long, a piece that is longer than a line may be."""
+    """The next line with its end; for a line that is too long, a piece that exceeds the limit."""
     return file.readline(MAX_LINE_BYTES + 2)

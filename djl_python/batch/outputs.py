@@ -14,23 +14,23 @@ from typing import BinaryIO, Final
 
 from ..formats.json_framing import encode_json
 from .journal import Journal, sync_directory
-from .lines import Input
+from .lines import InputFile
 from .results import unanswered
 from .turns import Turns
 
-#: What a line costs beside its bytes, in bytes: of one that has no result, the request is read.
+#: The cost of a line in addition to its bytes, in bytes: without a result, its request is read.
 _LINE_BYTES: Final = 1 << 10
 
 
 @dataclass(frozen=True)
 class Gap:
-    """What to write of requests that have no result: OpenAI's code, and a sentence."""
+    """The error of requests without a result: OpenAI's code, and a sentence."""
 
     code: str
     message: str
 
 
-def write_outputs(journal: Journal, output: Path, errors: Path, source: Input, gap: Gap | None = None) -> int:
+def write_outputs(journal: Journal, output: Path, errors: Path, source: InputFile, gap: Gap | None = None) -> int:
     """Write both files; one without lines is not made. Returns how many lines the error file has.
 
     Args:
@@ -47,12 +47,12 @@ def write_outputs(journal: Journal, output: Path, errors: Path, source: Input, g
             turns.worked(_LINE_BYTES + len(line))
             failed += is_failed
             sink[is_failed].write(line)
-        for one in (sink[True], sink[False]):
-            one.publish()
+        for file in (sink[True], sink[False]):
+            file.publish()
     return failed
 
 
-def _lines(journal: Journal, source: Input, gap: Gap | None) -> Iterator[tuple[bool, bytes]]:
+def _lines(journal: Journal, source: InputFile, gap: Gap | None) -> Iterator[tuple[bool, bytes]]:
     """(whether it is an error, the line) of each request, in order."""
     records = journal.records()
     with source.path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""The results of a batch: OpenAI's lines of output and error files, and what a reply's body says of its tokens.
+"""The results of a batch: OpenAI's lines of output and error files, and the token usage in a reply's body.
 
 Source: OpenAI's API reference, "The request output object". An answer of any status is in `response`; `error` is for
 requests that were not answered: batch_expired, batch_cancelled, no_answer.
@@ -20,7 +20,7 @@ CANCELLED: Final = "batch_cancelled"
 
 
 @dataclass(frozen=True)
-class Reply:
+class BatchReply:
     """An answer to a request, whole."""
 
     status: int
@@ -57,19 +57,23 @@ class ResultLine(msgspec.Struct, frozen=True):
     error: UnansweredError | None = None
 
 
-class Usage(msgspec.Struct):
-    """Tokens of prompts and of answers, as far as answers tell them."""
+class TokenTotals(msgspec.Struct):
+    """Tokens of prompts and of answers, as far as answers report them."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cached_tokens: int = 0  # of the prompts'
+    reasoning_tokens: int = 0  # of the answers'
 
-    def add(self, other: Usage) -> None:
+    def add(self, other: TokenTotals) -> None:
         """Count another's too."""
         self.prompt_tokens += other.prompt_tokens
         self.completion_tokens += other.completion_tokens
+        self.cached_tokens += other.cached_tokens
+        self.reasoning_tokens += other.reasoning_tokens
 
 
-def answered(custom_id: str, reply: Reply) -> ResultLine:
+def answered(custom_id: str, reply: BatchReply) -> ResultLine:
     """The line of a request that was answered."""
     return ResultLine(_id(), custom_id, LineResponse(reply.status, reply.request_id, _json(reply.body)))
 
@@ -86,22 +90,41 @@ class _Details(msgspec.Struct):
     input_length: int | None = None
 
 
+class _PromptDetails(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _CompletionDetails(msgspec.Struct):
+    reasoning_tokens: int | None = None
+
+
+class _OpenAIUsage(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    prompt_tokens_details: _PromptDetails | None = None
+    completion_tokens_details: _CompletionDetails | None = None
+
+
 class _Counted(msgspec.Struct):
-    usage: Usage | None = None
+    usage: _OpenAIUsage | None = None
     details: _Details | None = None
 
 
-def usage_of(body: bytes | msgspec.Raw) -> Usage:
-    """What an answer's body says of its tokens, in OpenAI's `usage` or in LMI's `details`; zeros where it is silent."""
+def usage_of(body: bytes | msgspec.Raw) -> TokenTotals:
+    """The token usage in an answer's body: OpenAI's `usage` or LMI's `details`; zeros without either."""
     try:
-        found = msgspec.json.decode(body, type=_Counted)
+        answer = msgspec.json.decode(body, type=_Counted)
     except msgspec.MsgspecError:
-        return Usage()
-    if found.usage is not None:
-        return found.usage
-    if found.details is not None:
-        return Usage(found.details.input_length or 0, found.details.generated_tokens)
-    return Usage()
+        return TokenTotals()
+    if (usage := answer.usage) is not None:
+        prompt = usage.prompt_tokens_details or _PromptDetails()
+        completion = usage.completion_tokens_details or _CompletionDetails()
+        return TokenTotals(
+            usage.prompt_tokens, usage.completion_tokens, prompt.cached_tokens or 0, completion.reasoning_tokens or 0
+        )
+    if answer.details is not None:
+        return TokenTotals(answer.details.input_length or 0, answer.details.generated_tokens)
+    return TokenTotals()
 
 
 def _id() -> str:

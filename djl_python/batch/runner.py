@@ -1,9 +1,8 @@
-"""Answers a batch's requests, so many at a time, and appends their results to its journal. Runs on an event loop.
+"""Answers a batch's requests, several at a time, and appends their results to its journal. Runs on an event loop.
 
-What is the request's fault is its result, in the error file. What is the server's is not: while it can't take requests
-(`NotTakenError`: a full queue, a model that loads, a server that restarts) they wait. A request that the server took
-and failed at is tried once more when all others have their results, and alone: one that ends a worker does not cost
-others theirs.
+An error of the request is its result, in the error file. An error of the server is not: while it can't take requests
+    (`NotTakenError`: a full queue, a model that loads, a server that restarts) they wait. A request at which the server
+    failed is tried once more, alone, when all others have their results: one that ends a worker does not affect others.
 
 A run may be cancelled, or killed, at any time; another goes on from the journal.
 """
@@ -17,9 +16,9 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import BinaryIO, Final, TypeVar
 
-from .journal import Journal, Record
-from .lines import Input, Request
-from .results import NO_ANSWER, Reply, answered, unanswered
+from .journal import Journal, JournalRecord
+from .lines import InputFile, RequestLine
+from .results import NO_ANSWER, BatchReply, answered, unanswered
 
 T = TypeVar("T")
 
@@ -28,12 +27,12 @@ READ_AHEAD: Final = 64
 #: Seconds that a request waits that could not be taken: at first, and at most.
 FIRST_WAIT_S: Final = 0.25
 MAX_WAIT_S: Final = 30.0
-#: Statuses that say that the server failed at a request, which it may not do another time: LMI's 424 is one of them.
+#: Statuses of a server's failure that may not happen again, LMI's 424 among them.
 _TRY_AGAIN: Final = frozenset({424, *range(500, 600)})
 
 
 class NotTakenError(Exception):
-    """The server takes no requests now. Says nothing of the request; `retry_after_s` is what the server says, or 0."""
+    """The server takes no requests now, whatever the request; `retry_after_s` is the server's, or 0."""
 
     def __init__(self, message: str, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
@@ -49,7 +48,7 @@ class GivenUpError(Exception):
 
 
 #: Answers a request. Raises NotTakenError or NoReplyError.
-Send = Callable[[Request], Awaitable[Reply]]
+Send = Callable[[RequestLine], Awaitable[BatchReply]]
 
 
 class Run:
@@ -63,7 +62,7 @@ class Run:
 
     def __init__(
         self,
-        source: Input,
+        source: InputFile,
         journal: Journal,
         send: Send,
         concurrency: int,
@@ -79,7 +78,7 @@ class Run:
         self._patience_s = patience_s
         self._heard_s = time.monotonic()
         self._again: list[int] = []
-        self._results: asyncio.Queue[Record | None] = asyncio.Queue(2 * concurrency)
+        self._results: asyncio.Queue[JournalRecord | None] = asyncio.Queue(2 * concurrency)
 
     async def run(self) -> None:
         """Run to the end.
@@ -106,20 +105,20 @@ class Run:
         requests = _Requests(self._source.requests(indices, file))
 
         async def work() -> None:
-            while (found := await requests.next()) is not None:
-                await self._answer(*found, last=last)
+            while (indexed_request := await requests.next()) is not None:
+                await self._answer(*indexed_request, last=last)
 
         async with asyncio.TaskGroup() as group:
             for _ in range(min(most, len(indices))):
                 group.create_task(work())
 
-    async def _answer(self, index: int, request: Request, *, last: bool) -> None:
+    async def _answer(self, index: int, request: RequestLine, *, last: bool) -> None:
         try:
             reply = await self._patiently(request)
         except NoReplyError as exc:
             if last:
                 line = unanswered(request.custom_id, NO_ANSWER, str(exc))
-                await self._results.put(Record.of(index, line, failed=True))
+                await self._results.put(JournalRecord.of(index, line, failed=True))
             else:
                 self._again.append(index)
             return
@@ -127,9 +126,9 @@ class Run:
         if reply.status in _TRY_AGAIN and not last:
             self._again.append(index)
             return
-        await self._results.put(Record.of(index, answered(request.custom_id, reply), failed=reply.failed))
+        await self._results.put(JournalRecord.of(index, answered(request.custom_id, reply), failed=reply.failed))
 
-    async def _patiently(self, request: Request) -> Reply:
+    async def _patiently(self, request: RequestLine) -> BatchReply:
         """The reply to a request, once the server takes it."""
         for tries in itertools.count():
             try:
@@ -145,16 +144,16 @@ class Run:
     async def _write(self) -> None:
         """Append results as they come, all that there are at a time."""
         while True:
-            found = [await self._results.get(), *self._waiting_results()]
-            await self._append(found)
-            if found[-1] is None:
+            results = [await self._results.get(), *self._waiting_results()]
+            await self._append(results)
+            if results[-1] is None:
                 return
 
-    def _waiting_results(self) -> list[Record | None]:
+    def _waiting_results(self) -> list[JournalRecord | None]:
         return [self._results.get_nowait() for _ in range(self._results.qsize())]
 
-    async def _append(self, found: Sequence[Record | None]) -> None:
-        records = [record for record in found if record is not None]
+    async def _append(self, results: Sequence[JournalRecord | None]) -> None:
+        records = [record for record in results if record is not None]
         await finished(asyncio.to_thread(self._journal.append, records))
         for _ in records:
             self._on_result()
@@ -163,24 +162,24 @@ class Run:
 class _Requests:
     """Requests that several tasks take from, read in a thread."""
 
-    def __init__(self, found: Iterable[tuple[int, Request]]) -> None:
-        self._found = iter(found)
-        self._ahead: Iterator[tuple[int, Request]] = iter(())
+    def __init__(self, requests: Iterable[tuple[int, RequestLine]]) -> None:
+        self._remaining = iter(requests)
+        self._ahead: Iterator[tuple[int, RequestLine]] = iter(())
         self._lock = asyncio.Lock()
 
-    async def next(self) -> tuple[int, Request] | None:
+    async def next(self) -> tuple[int, RequestLine] | None:
         """The next request with its index; None: there is none."""
         async with self._lock:
-            found = next(self._ahead, None)
-            if found is None:
-                read = await finished(asyncio.to_thread(lambda: list(itertools.islice(self._found, READ_AHEAD))))
+            request = next(self._ahead, None)
+            if request is None:
+                read = await finished(asyncio.to_thread(lambda: list(itertools.islice(self._remaining, READ_AHEAD))))
                 self._ahead = iter(read)
-                found = next(self._ahead, None)
-            return found
+                request = next(self._ahead, None)
+            return request
 
 
 async def finished(work: Awaitable[T]) -> T:
-    """What comes of work in a thread, which can't be interrupted: a cancellation waits for it."""
+    """The result of work in a thread, which can't be interrupted: a cancellation waits for it."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)

@@ -1,4 +1,4 @@
-"""Work on a long file in a thread, beside an event loop that has to answer meanwhile."""
+"""Lets a thread work on a long file while an event loop answers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _TURN_BYTES: Final = 64 << 10
 class Turns:
     """Lets other threads run after every so many bytes.
 
-    Python takes the interpreter from a thread after 5 ms only: an event loop that wakes up beside one that parses waits
-    that long, each time.
+    Python switches threads after 5 ms only: beside a thread that parses, an event loop waits that long each time it
+        wakes up.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""CPU time of a server's processes, by what they do. Runs in the process that measures; Linux and macOS."""
+"""CPU time of a server's processes, by role. Runs in the process that measures; Linux and macOS."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 import psutil
 
-#: Module in the command line of our processes -> what the process is.
+#: Module in the command line of our processes -> the process's role.
 _ROLES: Final = {"djl_python.worker": "worker", "djl_python.engine": "engine"}
 
 
@@ -29,5 +29,5 @@ def cpu_seconds(pid: int) -> dict[str, float]:
 
 
 def role_of(command: list[str]) -> str:
-    """What a child with this command line does."""
+    """The role of a child with this command line."""
     return next((role for module, role in _ROLES.items() if module in command), "other")

@@ -1,8 +1,9 @@
 """The streaming requests of the APIs that can be measured, and the parsing of their streams. Pure functions of bytes.
 
-Sources: OpenAI's API reference (completions, chat completions, `stream_options`), Text Generation Inference's OpenAPI
-document, LMI's "Chat Completions and Text Generation" schemas. `ignore_eos` is vLLM's extension of OpenAI's API, which
-llama.cpp and this server know too: with it, every answer has exactly as many tokens as were requested.
+Sources: OpenAI's API reference (completions, chat completions, `stream_options`, responses), Anthropic's messages,
+Ollama's docs/api.md, Text Generation Inference's OpenAPI document, LMI's "Chat Completions and Text Generation"
+schemas. `ignore_eos` is vLLM's extension of OpenAI's completions and chats, which llama.cpp and this server know too:
+with it, every answer has exactly as many tokens as were requested. The others have nothing like it, but LMI.
 """
 
 from __future__ import annotations
@@ -17,22 +18,24 @@ from .http import Read
 
 
 @dataclass(frozen=True)
-class Generation:
+class BenchGeneration:
     """One parsed answer.
 
     Attributes:
         token_times_s: when tokens arrived, one entry for each piece of the stream that holds any.
         tokens: number of generated tokens: the server's own count where it gives one.
         prompt_tokens: number of the prompt's tokens, if the server says.
+        model: the name of the model that answers, if the server says.
     """
 
     token_times_s: list[float]
     tokens: int
     prompt_tokens: int | None
     text: str
+    model: str = ""
 
 
-class Dialect(Protocol):
+class BenchDialect(Protocol):
     """One API."""
 
     @property
@@ -44,7 +47,7 @@ class Dialect(Protocol):
         """A streaming, greedy request for `output_tokens` tokens."""
         ...
 
-    def read(self, lines: Iterable[Read]) -> Generation:
+    def read(self, lines: Iterable[Read]) -> BenchGeneration:
         """Parse an answer from its lines, each with the time at which it was complete.
 
         Raises:
@@ -71,12 +74,12 @@ def _events(lines: Iterable[Read]) -> Iterable[tuple[float, bytes]]:
 
 def _object(data: bytes) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = msgspec.json.decode(data, type=dict[str, Any])
+        event: dict[str, Any] = msgspec.json.decode(data, type=dict[str, Any])
     except msgspec.DecodeError as exc:
         raise ValueError(f"not JSON ({exc}): {data[:200]!r}") from None
-    if found.get("error"):
+    if event.get("error"):
         raise ValueError(f"the stream ends with an error: {data[:300].decode(errors='replace')}")
-    return found
+    return event
 
 
 class OpenAI:
@@ -102,17 +105,18 @@ class OpenAI:
     def _text(choice: Mapping[str, Any]) -> str:
         return choice.get("text") or ""
 
-    def read(self, lines: Iterable[Read]) -> Generation:
+    def read(self, lines: Iterable[Read]) -> BenchGeneration:
         times_s: list[float] = []
         texts: list[str] = []
         usage: Mapping[str, Any] = {}
-        ended = False
+        model, ended = "", False
         for time_s, data in _events(lines):
             if data == b"[DONE]":
                 ended = True
                 continue
             chunk = _object(data)
             usage = chunk.get("usage") or usage
+            model = str(chunk.get("model") or model)
             for choice in chunk.get("choices") or ():
                 text = self._text(choice)
                 ended = ended or bool(choice.get("finish_reason"))
@@ -121,9 +125,8 @@ class OpenAI:
                     texts.append(text)
         if not ended:
             raise ValueError(f"the stream has no end, only {len(times_s)} pieces of text")
-        return Generation(
-            times_s, usage.get("completion_tokens", len(times_s)), usage.get("prompt_tokens"), "".join(texts)
-        )
+        tokens = usage.get("completion_tokens", len(times_s))
+        return BenchGeneration(times_s, tokens, usage.get("prompt_tokens"), "".join(texts), model)
 
 
 class OpenAIChat(OpenAI):
@@ -148,7 +151,7 @@ class Tgi:
     def body(self, prompt: str, output_tokens: int, model: str) -> dict[str, Any]:
         return {"inputs": prompt, "parameters": {"max_new_tokens": output_tokens, "details": True}, "stream": True}
 
-    def read(self, lines: Iterable[Read]) -> Generation:
+    def read(self, lines: Iterable[Read]) -> BenchGeneration:
         return _read_tokens(_events(lines))
 
 
@@ -161,11 +164,111 @@ class Lmi:
         parameters = {"max_new_tokens": output_tokens, "ignore_eos_token": True, "details": True}
         return {"inputs": prompt, "parameters": parameters, "stream": True}
 
-    def read(self, lines: Iterable[Read]) -> Generation:
+    def read(self, lines: Iterable[Read]) -> BenchGeneration:
         return _read_tokens(lines)
 
 
-def _read_tokens(documents: Iterable[Read]) -> Generation:
+class Responses:
+    """OpenAI's /v1/responses."""
+
+    path = "/v1/responses"
+
+    def body(self, prompt: str, output_tokens: int, model: str) -> dict[str, Any]:
+        limits = {"max_output_tokens": output_tokens, "temperature": 0, "store": False}
+        return {"model": model, "input": prompt, "stream": True, **limits}
+
+    def read(self, lines: Iterable[Read]) -> BenchGeneration:
+        times_s: list[float] = []
+        texts: list[str] = []
+        response: Mapping[str, Any] | None = None
+        for time_s, data in _events(lines):
+            event = _object(data)
+            kind = event.get("type")
+            if kind in ("error", "response.failed"):
+                raise ValueError(f"the stream ends with an error: {data[:300].decode(errors='replace')}")
+            if kind in _RESPONSE_TEXTS:
+                times_s.append(time_s)
+                texts.append(event["delta"])
+            elif kind in ("response.completed", "response.incomplete"):
+                response = event["response"]
+        if response is None:
+            raise ValueError(f"the stream has no end, only {len(times_s)} pieces of text")
+        usage = response.get("usage") or {}
+        tokens = usage.get("output_tokens", len(times_s))
+        model = str(response.get("model") or "")
+        return BenchGeneration(times_s, tokens, usage.get("input_tokens"), "".join(texts), model)
+
+
+class Anthropic:
+    """Anthropic's /v1/messages."""
+
+    path = "/v1/messages"
+
+    def body(self, prompt: str, output_tokens: int, model: str) -> dict[str, Any]:
+        messages = [{"role": "user", "content": prompt}]
+        return {"model": model, "max_tokens": output_tokens, "messages": messages, "temperature": 0, "stream": True}
+
+    def read(self, lines: Iterable[Read]) -> BenchGeneration:
+        times_s: list[float] = []
+        texts: list[str] = []
+        usage: dict[str, Any] = {}
+        model, ended = "", False
+        for time_s, data in _events(lines):
+            event = _object(data)
+            kind, delta = event.get("type"), event.get("delta") or {}
+            if kind == "message_start":
+                model = str(event["message"].get("model") or "")
+                usage |= event["message"].get("usage") or {}
+            elif kind == "message_delta":
+                usage |= event.get("usage") or {}
+            elif kind == "content_block_delta" and (text := delta.get("text") or delta.get("thinking")):
+                times_s.append(time_s)
+                texts.append(text)
+            ended = ended or kind == "message_stop"
+        if not ended:
+            raise ValueError(f"the stream has no end, only {len(times_s)} pieces of text")
+        prompt = [usage[name] for name in _PROMPT_PARTS if usage.get(name) is not None]
+        tokens = usage.get("output_tokens", len(times_s))
+        return BenchGeneration(times_s, tokens, sum(prompt) if prompt else None, "".join(texts), model)
+
+
+class Ollama:
+    """Ollama's /api/chat: a line for each piece, the last one with the counts."""
+
+    path = "/api/chat"
+
+    def body(self, prompt: str, output_tokens: int, model: str) -> dict[str, Any]:
+        options = {"num_predict": output_tokens, "temperature": 0}
+        return {"model": model, "messages": [{"role": "user", "content": prompt}], "options": options, "stream": True}
+
+    def read(self, lines: Iterable[Read]) -> BenchGeneration:
+        times_s: list[float] = []
+        texts: list[str] = []
+        last: dict[str, Any] = {}
+        for time_s, data in lines:
+            last = _object(data)
+            message = last.get("message") or {}
+            if text := message.get("content") or message.get("thinking"):
+                times_s.append(time_s)
+                texts.append(text)
+        if not last.get("done"):
+            raise ValueError(f"the stream has no last line, only {len(times_s)} pieces of text")
+        tokens = last.get("eval_count", len(times_s))
+        # Models have a tag in Ollama's answers, also where the request names none.
+        model = str(last.get("model") or "").removesuffix(":latest")
+        return BenchGeneration(times_s, tokens, last.get("prompt_eval_count"), "".join(texts), model)
+
+
+#: Events of responses with a piece of what the model has generated.
+_RESPONSE_TEXTS: Final = (
+    *("response.output_text.delta", "response.reasoning_text.delta", "response.reasoning_summary_text.delta"),
+    "response.function_call_arguments.delta",
+)
+#: Anthropic's counts of a prompt's tokens, which do not overlap.
+_PROMPT_PARTS: Final = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+
+
+def _read_tokens(documents: Iterable[Read]) -> BenchGeneration:
     """Parse TGI's or LMI's stream: one JSON object per token, the last with the text and the details."""
     times_s: list[float] = []
     last: dict[str, Any] = {}
@@ -178,12 +281,15 @@ def _read_tokens(documents: Iterable[Read]) -> Generation:
         raise ValueError(f"the stream has no last line, only {len(times_s)} tokens")
     details = last.get("details") or {}
     tokens = details.get("generated_tokens", len(times_s))
-    return Generation(times_s, tokens, details.get("input_length"), last["generated_text"])
+    return BenchGeneration(times_s, tokens, details.get("input_length"), last["generated_text"])
 
 
-DIALECTS: Final[Mapping[str, Dialect]] = {
+DIALECTS: Final[Mapping[str, BenchDialect]] = {
     "openai": OpenAI(),
     "openai-chat": OpenAIChat(),
     "tgi": Tgi(),
     "lmi": Lmi(),
+    "responses": Responses(),
+    "anthropic": Anthropic(),
+    "ollama": Ollama(),
 }

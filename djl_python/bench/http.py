@@ -1,7 +1,7 @@
 """An HTTP/1.1 client that costs next to nothing while a stream runs. Runs on the load generator's event loop.
 
 The client shares the machine with the server it measures. So arriving bytes are only timestamped and kept; chunked
-encoding, events and JSON are decoded when the measurement is over (`Reply.pieces`).
+encoding, events and JSON are decoded when the measurement is over (`HttpReply.pieces`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Endpoint:
 
 
 @dataclass
-class Reply:
+class HttpReply:
     """An answer as it arrived: the status, and the body in reads, framed as it came over the wire."""
 
     status: int = 0
@@ -60,7 +60,7 @@ class Reply:
 
 
 def dechunk(reads: list[Read]) -> list[Read]:
-    """Decode chunked encoding; see `Reply.pieces`."""
+    """Decode chunked encoding; see `HttpReply.pieces`."""
     pieces: list[Read] = []
     rest = b""
     for time_s, data in reads:
@@ -77,35 +77,35 @@ def dechunk(reads: list[Read]) -> list[Read]:
     raise ValueError("the answer was cut: its last chunk is missing")
 
 
-class Connection(asyncio.Protocol):
+class BenchConnection(asyncio.Protocol):
     """One connection, one request at a time."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
-        self._reply = Reply()
+        self._reply = HttpReply()
         self._head = b""
         self._in_head = True
         self._left = 0
         self._tail = b""
-        self._done: asyncio.Future[Reply] | None = None
+        self._done: asyncio.Future[HttpReply] | None = None
         self.open = False
 
     @classmethod
-    async def connect(cls, endpoint: Endpoint) -> Connection:
+    async def connect(cls, endpoint: Endpoint) -> BenchConnection:
         """Open a connection. Raises OSError."""
         tls = ssl.create_default_context() if endpoint.tls else None
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(cls, endpoint.host, endpoint.port, ssl=tls)
         return connection
 
-    async def post(self, request: bytes) -> Reply:
+    async def post(self, request: bytes) -> HttpReply:
         """Send a whole request and wait for the whole answer.
 
         Raises:
             ConnectionError: the connection ended before the answer did.
         """
         assert self._transport is not None
-        self._reply, self._head, self._in_head, self._tail = Reply(), b"", True, b""
+        self._reply, self._head, self._in_head, self._tail = HttpReply(), b"", True, b""
         self._done = asyncio.get_running_loop().create_future()
         self._transport.write(request)
         return await self._done
@@ -125,8 +125,8 @@ class Connection(asyncio.Protocol):
         now_s = time.perf_counter()
         if self._in_head:
             self._head += data
-            head, found, data = self._head.partition(_HEAD_END)
-            if not found:
+            head, separator, data = self._head.partition(_HEAD_END)
+            if not separator:
                 return
             self._in_head = False
             try:

@@ -9,19 +9,25 @@ from typing import Any, Final
 #: Key of a row -> heading.
 COLUMNS: Final[Mapping[str, str]] = {
     "concurrency": "clients",
+    "request_rate": "sent/s",
     "tokens_s": "tokens/s",
     "requests_s": "requests/s",
     "ttft_p50_ms": "TTFT p50 ms",
+    "ttft_p90_ms": "TTFT p90 ms",
     "ttft_p99_ms": "TTFT p99 ms",
     "itl_p50_ms": "inter-token p50 ms",
+    "itl_p90_ms": "inter-token p90 ms",
     "itl_p99_ms": "inter-token p99 ms",
+    "latency_p50_ms": "latency p50 ms",
+    "latency_p90_ms": "latency p90 ms",
+    "latency_p99_ms": "latency p99 ms",
     "prompt_tokens": "prompt tokens",
     "short": "short",
     "failed": "failed",
     "client_cpu_s": "client CPU s",
 }
-#: Keys of what was requested, the same in every round.
-_GIVEN: Final = ("concurrency", "context")
+#: Keys of the request, the same in every round.
+_GIVEN: Final = ("concurrency", "request_rate", "context")
 #: Keys that are added up over rounds; all other numbers become medians.
 _COUNTS: Final = ("requests", "failed", "short", "tokens", "pieces", "wall_s", "client_cpu_s")
 
@@ -30,7 +36,7 @@ def medians(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One row of several rounds: the median of each rate and latency; counts, wall time and CPU time are added up."""
     row: dict[str, Any] = {}
     for key in rounds[0]:
-        values = [one[key] for one in rounds if one[key] is not None]
+        values = [measured[key] for measured in rounds if measured[key] is not None]
         if key in _GIVEN or not values:
             row[key] = rounds[0][key]
         elif isinstance(values[0], str):
@@ -61,6 +67,17 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str] = COLUMN
     )
     text.insert(1, "|" + "|".join(rules) + "|")
     return "\n".join(text)
+
+
+def shown(rows: Sequence[Mapping[str, Any]], width: int) -> str:
+    """Rows as a table of the columns that have values; turned, a line for each column, where it would be too wide."""
+    columns = {key: title for key, title in COLUMNS.items() if any(row.get(key) is not None for row in rows)}
+    wide = table(rows, columns)
+    if len(wide.partition("\n")[0]) <= width:
+        return wide
+    first, *others = columns
+    turned = [{first: columns[key], **{str(n): row.get(key) for n, row in enumerate(rows)}} for key in others]
+    return table(turned, {first: columns[first], **{str(n): cell(row.get(first)) for n, row in enumerate(rows)}})
 
 
 def cell(value: Any) -> str:

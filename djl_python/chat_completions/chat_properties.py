@@ -51,11 +51,11 @@ class ChatProperties(Declared):
         for message in self.messages:
             if "role" not in message or "content" not in message:
                 raise ValueError(f"a message needs a role and a content, found {', '.join(message) or 'neither'}")
+        if not self.logprobs:
+            self.top_logprobs = None
         for name, (least, most) in _RANGES.items():
             value = getattr(self, name)
             if value is not None and not least <= value <= most:
                 raise ValueError(f"{name}: expected a number from {least:g} to {most:g}, got {value}")
         if any(not -100 <= bias <= 100 for bias in (self.logit_bias or {}).values()):
             raise ValueError("logit_bias: expected numbers from -100 to 100")
-        if not self.logprobs:
-            self.top_logprobs = None

@@ -1,4 +1,4 @@
-"""A model's LoRA adapters: which there are, and what is read of each.
+"""A model's LoRA adapters: their names, directories and ranks.
 
 Runs in every process. Source: DJL's "Adapters", where each has a folder in the directory `adapters`, beside
 serving.properties or in the checkpoint.
@@ -23,48 +23,60 @@ ADAPTER_FILE: Final = "adapter_config.json"
 def adapters_of(
     rolling_batch: str, options: Mapping[str, Any], model_id: str, directory: Path | None
 ) -> tuple[dict[str, str], list[str]]:
-    """(each adapter's name and absolute directory, what is wrong with them); none of an engine that takes none.
+    """(each adapter's name and absolute directory, faults); no adapters where the engine takes none.
+
+    Where `option.enable_lora` is unset, folders that peft has not written are no adapters.
 
     Args:
-        options: what is set of the options that only the model's engine takes.
+        options: those settings of the model that only its engine takes.
         directory: the model's; None: there is only a checkpoint.
     """
     row = row_of(rolling_batch)
-    if row is None or not row.takes_adapters or not options.get("enable_lora"):
+    enabled: bool | None = options.get("enable_lora")
+    if row is None or not row.takes_adapters or enabled is False:
         return {}, []
     directories = [directory] if directory is not None else []
     if model_id and (checkpoint := Path(*directories, model_id)).is_dir():
         directories.append(checkpoint)
     named, problems = dict(_in_folders(options.get("adapters", "adapters"), directories)), []
+    if enabled is None:
+        named = {name: path for name, path in named.items() if (path / ADAPTER_FILE).is_file()}
     try:
-        named |= {name: _found(path, directories) for name, path in _modules(options.get("lora_modules", ""))}
+        named |= {name: _resolved(path, directories) for name, path in _modules(options.get("lora_modules", ""))}
     except ConfigError as exc:
         problems.append(exc.message)
-    for name, found in named.items():
-        if not (found / ADAPTER_FILE).is_file():
-            problems.append(f"adapter {name}: there is no {ADAPTER_FILE} in {found}: expected what peft saves")
-    return {name: str(found.absolute()) for name, found in named.items()}, problems
+    for name, path in named.items():
+        if not (path / ADAPTER_FILE).is_file():
+            problems.append(f"adapter {name}: there is no {ADAPTER_FILE} in {path}: expected what peft saves")
+    return {name: str(path.absolute()) for name, path in named.items()}, problems
 
 
 def _in_folders(folder: str, directories: Sequence[Path]) -> Iterator[tuple[str, Path]]:
-    """The adapters in a folder of each directory; those of the first one come last, and are stronger."""
+    """The adapters in a folder of each directory. Those of the first directory come last and win."""
     for directory in reversed(directories):
         if (below := directory / folder).is_dir():
-            yield from ((one.name, one) for one in sorted(below.iterdir()) if one.is_dir() and one.name[0] != ".")
+            yield from (
+                (folder.name, folder) for folder in sorted(below.iterdir()) if folder.is_dir() and folder.name[0] != "."
+            )
 
 
-def _found(path: str, directories: Sequence[Path]) -> Path:
-    return next((one for directory in directories if (one := directory / path).is_dir()), Path(path))
+def _resolved(path: str, directories: Sequence[Path]) -> Path:
+    return next((candidate for directory in directories if (candidate := directory / path).is_dir()), Path(path))
 
 
 def adapter_rank(directory: str) -> int:
-    """The rank of an adapter's matrices; 0 where its configuration does not tell.
+    """The rank of an adapter's matrices; 0 where its configuration does not have it.
 
     Raises:
         ModelLoadError: the configuration can't be read.
     """
     rank = read_json_object(Path(directory, ADAPTER_FILE)).get("r")
     return rank if isinstance(rank, int) else 0
+
+
+def rank_fault(name: str, rank: int, most: int) -> str:
+    """What is said of an adapter whose rank is too high."""
+    return f"adapter {name} has rank {rank}; expected at most option.max_lora_rank={most}"
 
 
 def _modules(text: str) -> Iterator[tuple[str, str]]:
@@ -77,10 +89,12 @@ def _modules(text: str) -> Iterator[tuple[str, str]]:
             yield name, path
         return
     try:
-        found: Any = json.loads(text)
+        entries: Any = json.loads(text)
     except ValueError as exc:
         raise ConfigError(f"option.lora_modules: not valid JSON ({exc})") from exc
-    for one in found if isinstance(found, list) else [found]:
-        if not (isinstance(one, Mapping) and isinstance(one.get("name"), str) and isinstance(one.get("path"), str)):
+    for entry in entries if isinstance(entries, list) else [entries]:
+        if not (
+            isinstance(entry, Mapping) and isinstance(entry.get("name"), str) and isinstance(entry.get("path"), str)
+        ):
             raise ConfigError('option.lora_modules: expected objects such as {"name": "a", "path": "adapters/a"}')
-        yield one["name"], one["path"]
+        yield entry["name"], entry["path"]

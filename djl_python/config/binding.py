@@ -1,4 +1,4 @@
-"""Bind text to settings: what a settings class declares, and how text is parsed for one of its fields.
+"""Binds text to settings: reads the declarations of a settings class, and parses text for each field.
 
 Runs in the front end. Knows nothing about any particular setting.
 """
@@ -18,7 +18,7 @@ from msgspec import inspect
 
 from ..core.names import did_you_mean
 from .masking import masked
-from .properties_file import Entry
+from .properties_file import PropertyEntry
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -39,7 +39,7 @@ class Setting:
         without_effect: values that other engines have, lower-cased, and why they have no effect here.
         any_case: whether values may be written in any case.
         choices: the values, where there are only a few.
-        entry: the name under which others have the value in an object, or a list of K=V; "" for none.
+        entry: the value's name in an object or a K=V list, as other servers write it; "" for none.
     """
 
     field: str
@@ -68,11 +68,11 @@ class Setting:
         text = text.strip()
         text = self.spellings.get(text.lower(), text.lower() if self.any_case else text)
         kind = typing.get_args(self.annotation)[0]
-        for one in (kind, *typing.get_args(kind)):
-            if (parser := getattr(one, "parse", None)) is not None:
+        for part in (kind, *typing.get_args(kind)):
+            if (parser := getattr(part, "parse", None)) is not None:
                 return parser(text)
-        if self.entry and (found := re.search(rf"\b{self.entry}\b[\"']?\s*[:=]\s*([^,}}\s]+)", text)):
-            text = found[1]
+        if self.entry and (match := re.search(rf"\b{self.entry}\b[\"']?\s*[:=]\s*([^,}}\s]+)", text)):
+            text = match[1]
         if re.fullmatch(r"[+-]?\.\d+", text):  # as people write a number
             text = text.removeprefix("+").replace(".", "0.")
         try:
@@ -106,7 +106,7 @@ def settings_of(struct: type[msgspec.Struct], prefix: str = "") -> tuple[Setting
                 type_words=extra.get("type") or " or ".join(_type_words(kind) for kind in kinds),
                 expected=extra.get("expected") or ", or ".join(_expected(kind) for kind in kinds),
                 environment=extra.get("environment", ""),
-                aliases=tuple(prefix + alias for alias in extra.get("aliases", ())),
+                aliases=(*(prefix + alias for alias in extra.get("aliases", ())), *extra.get("arguments", ())),
                 spellings=extra.get("spellings", {}),
                 without_effect=extra.get("without_effect", {}),
                 entry=extra.get("entry", ""),
@@ -120,9 +120,9 @@ def settings_of(struct: type[msgspec.Struct], prefix: str = "") -> tuple[Setting
 
 
 def bind(
-    struct: type[S], entries: Mapping[str, Entry], prefix: str, problems: list[str], warnings: list[str]
+    struct: type[S], entries: Mapping[str, PropertyEntry], prefix: str, problems: list[str], warnings: list[str]
 ) -> dict[str, Any]:
-    """Values of the fields that `entries` set, by field name.
+    """The values that `entries` set, by field name.
 
     An entry without a value counts as missing, and so does one whose value has no effect here.
 

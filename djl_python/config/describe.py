@@ -18,8 +18,8 @@ from .environment import environment_entries
 from .keys.without_effect import OPTIONS_WITHOUT_EFFECT
 from .masking import masked
 from .model import ModelConfig
-from .server import ServerConfig
-from .settings import Options
+from .settings.options import Options
+from .settings.server import ServerConfig
 from .sources import shown_url
 from .table import shown
 
@@ -27,27 +27,33 @@ _WIDEST_VALUE = 48
 _Row = tuple[str, str, str]
 
 
-def describe(config: ModelConfig) -> str:
-    """Aligned lines `key  value  source`, grouped; secrets are masked, warnings come last."""
+def describe(config: ModelConfig, *, defaults: bool = True) -> str:
+    """Aligned lines `key  value  source`, grouped; secrets are masked.
+
+    Args:
+        defaults: whether settings that have their defaults are shown, not only counted.
+    """
     model = [("name", config.name, ""), ("version", config.version, "")]
     model += [("path", config.path, ""), ("url", shown_url(config.url) if config.url != config.path else "", "")]
     model += [("engine", config.engine, ""), ("devices", config.devices, "")]
     settings, extra = shown_settings(config)
+    chosen = settings if defaults else [row for row in settings if row[2] != "default"]
     groups: list[tuple[str, list[_Row]]] = [
         ("model", [row for row in model if row[1]]),
-        ("settings", settings),
+        ("settings", chosen),
         ("passed to the handler", extra),
     ]
     rows = [row for _, group in groups for row in group]
     key_width = max(len(key) for key, _, _ in rows)
-    value_width = min(max(len(value) for _, value, source in rows if source), _WIDEST_VALUE)
+    value_width = min(max((len(value) for _, value, source in rows if source), default=0), _WIDEST_VALUE)
     lines: list[str] = []
     for title, group in groups:
         if group:
             lines += ["", title]
             lines += [f"  {key:{key_width}}  {value:{value_width}}  {source}".rstrip() for key, value, source in group]
-    if config.warnings:
-        lines += ["", "warnings", *(f"  {warning}" for warning in config.warnings)]
+    if hidden := len(settings) - len(chosen):
+        others = "other settings have their" if chosen else "settings all have their"
+        lines += ["", f"{hidden} {others} defaults (--all shows them)"]
     return "\n".join(lines[1:]) + "\n"
 
 
@@ -83,7 +89,7 @@ def _passed_on(config: ModelConfig, known: set[str]) -> Iterator[_Row]:
 
 
 class Environment(NamedTuple):
-    """What the environment sets: values by variable, secrets masked; what is wrong; what has no effect."""
+    """The settings of the environment: values by variable with secrets masked, faults, and warnings."""
 
     values: dict[str, str]
     problems: list[str]
@@ -91,23 +97,25 @@ class Environment(NamedTuple):
 
 
 def described_environment(environ: Mapping[str, str] = os.environ) -> Environment:
-    """The variables that set something of every model, or of the server; those of the server are not checked here."""
-    found = Environment({}, [], [])
+    """The variables that set every model's or the server's settings; the server's are not checked here."""
+    environment = Environment({}, [], [])
     entries = environment_entries(environ)
     known = {setting.key for struct in (Options, *all_options().values()) for setting in settings_of(struct, "option.")}
     known |= {alias for setting in settings_of(Options, "option.") for alias in setting.aliases}
     for key, entry in entries.items():
         name = entry.source.removeprefix("environment ")
-        found.values[name] = masked(key, entry.value)
+        environment.values[name] = masked(key, entry.value)
         option = key.removeprefix("option.")
         if option in OPTIONS_WITHOUT_EFFECT:
-            found.warnings.append(f"{name} has no effect: {OPTIONS_WITHOUT_EFFECT[option]}")
+            environment.warnings.append(f"{name} has no effect: {OPTIONS_WITHOUT_EFFECT[option]}")
         elif key not in known and key != "engine":
-            found.warnings.append(f"{name}: {key} is not known, only handlers may read it{did_you_mean(key, known)}")
-    options = Options(**bind(Options, entries, "option.", found.problems, found.warnings))
-    bind(own_options(options.rolling_batch), entries, "option.", found.problems, found.warnings)
+            environment.warnings.append(
+                f"{name}: {key} is not known, only handlers may read it{did_you_mean(key, known)}"
+            )
+    options = Options(**bind(Options, entries, "option.", environment.problems, environment.warnings))
+    bind(own_options(options.rolling_batch), entries, "option.", environment.problems, environment.warnings)
     for setting in settings_of(ServerConfig):
         name = f"SERVING_{setting.key.upper()}"
         if environ.get(name, "").strip():
-            found.values[name] = masked(setting.key, environ[name])
-    return found
+            environment.values[name] = masked(setting.key, environ[name])
+    return environment

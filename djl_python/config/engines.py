@@ -1,4 +1,4 @@
-"""The table of engines, and what configuration reads of a row.
+"""The table of engines, and the part of a row that configuration reads.
 
 Runs in every process. A row is imported when it is named; it imports no engine.
 """
@@ -18,7 +18,7 @@ from ..core.registry import load_object, path_of
 from .environment import PROCESS_NEEDS, engines_directory
 from .model import Runtime
 
-#: `option.rolling_batch` -> the row, an `engine.interface.Engine`. The name may also be module:Class, an engine of the
+#: `option.rolling_batch` -> the row, an `engine.row.Engine`. The name may also be module:Class, an engine of the
 #: user's, which is imported in the engine's process alone and has no row.
 ENGINES: Final[Mapping[str, str]] = {
     "auto": "djl_python.engine.builtin.row:ENGINE",
@@ -27,9 +27,11 @@ ENGINES: Final[Mapping[str, str]] = {
     "trtllm": "djl_python.engine.trtllm.row:ENGINE",
     "echo": "djl_python.engine.echo:ENGINE",
 }
-#: The engine that serves a model where the one that was asked for is not there.
+#: Engines that a task has, and no option names -> the row. They don't generate text.
+ENGINES_OF_TASKS: Final[Mapping[str, str]] = {"encoder": "djl_python.engine.encoding.row:ENGINE"}
+#: The engine that replaces one that is not installed.
 BUILT_IN: Final = "auto"
-#: The one that serves a model on a GPU where no engine was asked for, if it is there.
+#: The engine for a model on a GPU that names no engine, if it is installed.
 BEST_ON_GPU: Final = "vllm"
 #: Names of `option.rolling_batch` in LMI and DJL, of engines that this server does not have.
 ABSENT: Final = frozenset("neuron neuronx tnx".split())
@@ -56,19 +58,19 @@ class NoOptions(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Distribution:
-    """The packages of an engine that are not installed beside ours, but into an environment of their own.
+    """The packages of an engine that is installed into an environment of its own.
 
     Attributes:
         cpu, cuda: what pip installs for machines without and with GPUs, in versions that were tried; (): nothing is
             made for such machines.
         unwanted_on_cpu: what `cpu` brings along and is removed again.
-        from_source: what is installed after that, of packages that are built with those.
-        compiles: a program that the environment's Python runs at the end, to compile what would be compiled when the
-            engine starts; "": there is none.
+        from_source: packages that are installed after that, because they are built with those.
+        compiles: a program that the environment's Python runs at the end, to compile extensions ahead of the engine's
+            start; "": there is none.
         extensions: the folder of the environment that it compiles to (TORCH_EXTENSIONS_DIR).
         indexes: where pip looks beside its own index.
         pythons: the versions of Python that the packages are made for; (): any that runs this server.
-        also: what has to be there and pip can't install, in words.
+        also: in words, what else is needed and pip can't install.
     """
 
     cpu: tuple[str, ...] = ()
@@ -82,7 +84,9 @@ class Distribution:
     also: str = ""
 
     def packages(self, device: str) -> tuple[str, ...]:
-        """What pip installs first for `device`, "cpu" or "cuda"; what an engine's process imports of us is among it."""
+        """The packages that pip installs first for `device`, "cpu" or "cuda", including those that our code in an
+        engine's process imports.
+        """
         return (*(self.cuda if device == "cuda" else self.cpu), *PROCESS_NEEDS)
 
     def requirements(self, device: str) -> tuple[str, ...]:
@@ -90,7 +94,7 @@ class Distribution:
         return (*self.from_source, *self.packages(device))
 
     def directory(self, engine: str, device: str, cache_dir: str) -> Path:
-        """Where the environment is, or would be: another for other versions of anything.
+        """The directory of the environment, which depends on the versions of all packages.
 
         Raises:
             ConfigError: there is no place for it.
@@ -100,7 +104,7 @@ class Distribution:
 
 
 class EngineRow(Protocol):
-    """What configuration reads of a row."""
+    """The part of an engine's row that configuration reads."""
 
     @property
     def name(self) -> str:
@@ -118,18 +122,23 @@ class EngineRow(Protocol):
         ...
 
     @property
+    def requires(self) -> tuple[str, ...]:
+        """Modules that its Python must have."""
+        ...
+
+    @property
     def distribution(self) -> Distribution | None:
         """What `djl-serving engines install` installs; None: nothing."""
         ...
 
     @property
     def options(self) -> type[msgspec.Struct]:
-        """Declares the engine's own `option.*` keys, as `settings.Options` declares everybody's."""
+        """Declares the engine's own `option.*` keys; `settings.Options` declares the common ones."""
         ...
 
     @property
     def takes_any_option(self) -> bool:
-        """Whether `option.*` keys that nobody declares are its business."""
+        """Whether it takes undeclared `option.*` keys."""
         ...
 
     @property
@@ -144,11 +153,11 @@ class EngineRow(Protocol):
 
     @property
     def remedy(self) -> str:
-        """What brings it where it is not there."""
+        """How to install it, in words."""
         ...
 
     def runtime(self, cache_dir: str) -> Runtime | None:
-        """What its process runs with; None: it is not there."""
+        """The runtime of its process; None: it is not installed."""
         ...
 
 
@@ -173,7 +182,7 @@ def own_options(rolling_batch: str) -> type[msgspec.Struct]:
 
 
 def row_of(rolling_batch: str) -> EngineRow | None:
-    """What configuration reads of an engine's row; None for a name that is not in the table."""
+    """An engine's row as configuration reads it; None for a name that is not in the table."""
     name = engine_name(rolling_batch)
     row: EngineRow | None = load_object(ENGINES[name]) if name in ENGINES else None
     return row

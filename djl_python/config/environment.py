@@ -1,4 +1,4 @@
-"""What the environment says beside settings of the server, and the environments of workers and engines.
+"""Reads the environment, and makes the environments of workers and engines.
 
 Runs in the front end; `engine_environment` in the worker.
 """
@@ -14,9 +14,9 @@ from typing import Final
 
 from .binding import settings_of
 from .model import ModelConfig, Runtime
-from .properties_file import Entry
+from .properties_file import PropertyEntry
 from .sagemaker.variables import OF_MODELS, same
-from .settings import Options
+from .settings.options import Options
 from .sources import cache_root
 
 
@@ -28,9 +28,17 @@ def _nonzero(value: str) -> str:
     return "" if value.strip() == "0" else value
 
 
-#: What a worker or an engine imports of other packages, whatever its handler is; setup.cfg says the same.
+def _named_adapters(value: str) -> str:
+    """TGI's adapters, of which those without a name have their source's."""
+    parts = (part.strip() for part in value.split(","))
+    return ",".join(part if "=" in part else f"{part}={part}" for part in parts if part)
+
+
+#: The keys that a server accepts.
+SERVER_KEYS: Final = "DJL_SERVING_API_KEY"
+#: Packages that every worker and engine imports; setup.cfg says the same.
 PROCESS_NEEDS: Final = ("jsonlines>=4.0", "msgspec>=0.21")
-#: Written into an environment of packages when it is complete: says of what it was made.
+#: The file that completes a virtual environment; it lists the inputs.
 ENVIRONMENT_STAMP: Final = "djl-environment.json"
 
 #: Variables that Hugging Face's and SageMaker's containers use -> key and conversion, where nothing else sets the key.
@@ -45,6 +53,7 @@ CONTAINER_MAPS: Final[Mapping[str, tuple[str, Callable[[str], str]]]] = {
     "TRUST_REMOTE_CODE": ("option.trust_remote_code", same),
     "MAX_INPUT_LENGTH": ("option.max_input_tokens", same),
     "MAX_BATCH_PREFILL_TOKENS": ("option.max_rolling_batch_prefill_tokens", same),
+    "LORA_ADAPTERS": ("option.lora_modules", _named_adapters),
     "MAX_BATCH_SIZE": ("option.max_rolling_batch_size", same),
     "ENABLE_CUDA_GRAPHS": ("option.enforce_eager", _negated),
     "CUDA_MEMORY_FRACTION": ("option.gpu_memory_utilization", same),
@@ -52,16 +61,16 @@ CONTAINER_MAPS: Final[Mapping[str, tuple[str, Callable[[str], str]]]] = {
 }
 
 
-def environment_entries(environ: Mapping[str, str]) -> dict[str, Entry]:
+def environment_entries(environ: Mapping[str, str]) -> dict[str, PropertyEntry]:
     """A model's settings in the environment, by key; empty variables count as unset.
 
     OPTION_<KEY> overrides a setting's own variable (PREDICT_TIMEOUT), which overrides the containers' variables.
     """
-    entries: dict[str, Entry] = {}
+    entries: dict[str, PropertyEntry] = {}
 
     def add(key: str, value: str, name: str) -> None:
         if value.strip():
-            entries.setdefault(key, Entry(value, f"environment {name}"))
+            entries.setdefault(key, PropertyEntry(value, f"environment {name}"))
 
     for name, value in sorted(environ.items()):
         if name.startswith("OPTION_") and name != "OPTION_":
@@ -75,8 +84,13 @@ def environment_entries(environ: Mapping[str, str]) -> dict[str, Entry]:
 
 
 def environment_settings(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """A model's settings in the environment as a handler sees them, without the prefix `option.`."""
-    return {key.removeprefix("option."): entry.value for key, entry in environment_entries(environ).items()}
+    """A model's settings in the environment as a handler sees them, without the prefix `option.`.
+
+    HF_MODEL_ID, which adds a model to a server, is this model's `model_id` here.
+    """
+    settings = {key.removeprefix("option."): entry.value for key, entry in environment_entries(environ).items()}
+    model_id = environ.get("HF_MODEL_ID", "").strip()
+    return {**settings, "model_id": model_id} if model_id else settings
 
 
 def _option_key(name: str) -> str:
@@ -91,13 +105,18 @@ def _option_key(name: str) -> str:
     return capitals.get(f"option.{name}", f"option.{name}")
 
 
+def own_environment() -> Mapping[str, str]:
+    """This process's environment."""
+    return os.environ
+
+
 def cache_directory(environ: Mapping[str, str] = os.environ) -> str:
     """Where downloads go: $SERVING_DOWNLOAD_DIR, else $DJL_CACHE_DIR, else "" (the default).
 
     An absolute path: workers run in the directories of their models.
     """
-    found = environ.get("SERVING_DOWNLOAD_DIR") or environ.get("DJL_CACHE_DIR")
-    return os.path.abspath(found) if found else ""
+    directory = environ.get("SERVING_DOWNLOAD_DIR") or environ.get("DJL_CACHE_DIR")
+    return os.path.abspath(directory) if directory else ""
 
 
 def engine_environment(
@@ -115,19 +134,22 @@ def engine_environment(
 _STRONGER: Final = frozenset(
     """
     SERVING_INFERENCE_ADDRESS SERVING_LOAD_MODELS SERVING_MANAGEMENT_ADDRESS SERVING_MODEL_STORE
-    SERVING_MODEL_URL_PATTERN HF_MODEL_ID
+    SERVING_MODEL_URL_PATTERN HF_MODEL_ID SERVING_CERTIFICATE_FILE SERVING_PRIVATE_KEY_FILE SERVING_CLIENT_CA_FILE
+    SERVING_CLIENT_CERTIFICATES SERVING_API_KEYS DJL_SERVING_API_KEY
     """.split()
 )
 
 
 def own_server_environment(socket: Path | None = None, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment of a server that this process starts for itself: its own, but for what says where and what.
+    """The environment of a server that this process starts: its own, without the variables that set addresses and
+    models.
 
     Args:
         socket: the Unix socket to listen on, by a server whose output is read as text; None: the command line says
             where, and its output is the user's.
     """
     inherited = {name: value for name, value in environ.items() if name not in _STRONGER}
+    inherited.setdefault("SERVING_DRAIN_DELAY", "0")  # no load balancer has to notice its end
     if socket is None:
         return inherited
     return inherited | {
@@ -138,12 +160,18 @@ def own_server_environment(socket: Path | None = None, environ: Mapping[str, str
 
 
 def api_key(environ: Mapping[str, str] = os.environ) -> str:
-    """The bearer token that `chat`, `run`, `bench` and `batch` send: $DJL_API_KEY, or ""."""
-    return environ.get("DJL_API_KEY", "").strip()
+    """The bearer token that `chat`, `run`, `bench`, `batch` and `replay` send: $DJL_API_KEY, or where it is unset the
+    first key of $DJL_SERVING_API_KEY; "" without either."""
+    return environ.get("DJL_API_KEY", "").strip() or next(iter(server_api_keys(environ)), "")
+
+
+def server_api_keys(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The keys that a server accepts beside those of a file: $DJL_SERVING_API_KEY, with commas between them."""
+    return tuple(filter(None, (key.strip() for key in environ.get(SERVER_KEYS, "").split(","))))
 
 
 def state_directory(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where commands keep what outlives them: `djl-serving`, in $XDG_STATE_HOME, or in ~/.local/state."""
+    """Where commands keep their state: `djl-serving`, in $XDG_STATE_HOME, or in ~/.local/state."""
     named = environ.get("XDG_STATE_HOME", "")
     return (Path(named) if os.path.isabs(named) else Path.home() / ".local" / "state") / "djl-serving"
 
@@ -153,12 +181,12 @@ def state_directory(environ: Mapping[str, str] = os.environ) -> Path:
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _PROTOCOL: Final = "http/protobuf"
-#: What the extra `tracing` brings.
+#: Packages of the extra `tracing`.
 _NEEDS: Final = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http")
 
 
 def traces_requests(environ: Mapping[str, str], warnings: list[str]) -> bool:
-    """Whether the environment asks for traces, and they can be had; adds to `warnings` why they can't.
+    """Whether the environment asks for traces and the packages are installed; `warnings` gets the reason if not.
 
     It asks for them with the endpoint of a collector, or with OTEL_TRACES_EXPORTER=otlp.
     """
@@ -193,7 +221,7 @@ def _problem(environ: Mapping[str, str]) -> str:
 
 
 def is_here(module: str) -> bool:
-    """Whether a module can be imported; it is not, but the packages above it are."""
+    """Whether a module can be imported. The module is not imported, but its parent packages are."""
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:  # of a package above it
@@ -201,10 +229,10 @@ def is_here(module: str) -> bool:
 
 
 def set_rank_environment(device_index: int) -> None:
-    """Tell the libraries of this process, which shares a model with others, what they read from the environment.
+    """Set the variables that libraries read in a process that shares a model with others.
 
-    transformers reads which of the devices is this process's; gloo, where it listens, or else it wants the host's name
-    to have an address.
+    transformers reads the index of this process's device. gloo reads where to listen; otherwise the host's name must
+    have an address.
     """
     os.environ["LOCAL_RANK"] = str(device_index)
     if sys.platform == "linux":
@@ -216,10 +244,11 @@ def worker_environment(config: ModelConfig, environ: Mapping[str, str] = os.envi
 
     It is the server's own, overridden by `option.env`, with unbuffered output, so that a handler's prints reach the log
     at once. DJL_OFFLINE also keeps the hub client offline. Unlike in DJL, the model directory is not in PYTHONPATH: it
-    would come before the standard library, and a file of the model may be named like one of its modules. A virtual
-    environment of the model's own is as if it were activated: its commands are found first.
+    would come before the standard library, and a file of the model may be named like one of its modules. A model's own
+    virtual environment is active: its commands are found first.
     """
     environment = {"PYTHONUNBUFFERED": "1", **environ}
+    environment.pop(SERVER_KEYS, None)  # secrets of the front end, which a model's code must not see
     for pair in config.option.env.split(","):
         name, equals, value = pair.strip().partition("=")
         if equals:
@@ -241,7 +270,7 @@ def activated(environ: Mapping[str, str], runtime: Runtime) -> dict[str, str]:
 
 
 def is_offline(environ: Mapping[str, str]) -> bool:
-    """Whether nothing may be fetched: DJL_OFFLINE."""
+    """Whether DJL_OFFLINE forbids downloads."""
     return environ.get("DJL_OFFLINE", "").strip().lower() in ("true", "1")
 
 
@@ -276,7 +305,7 @@ def extensions_directory(environ: Mapping[str, str] = os.environ) -> Path | None
 def compiling_environment(venv: Path, folder: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment of a process that compiles extensions of torch's to a folder of a virtual environment.
 
-    It finds what an engine's process finds there: another ninja would have all of it compiled again.
+    It finds the same tools as an engine's process: another ninja would compile everything again.
     """
     runtime = Runtime(executable=str(venv / "bin" / "python"), venv=str(venv))
     return {**activated(environ, runtime), "TORCH_EXTENSIONS_DIR": str(venv / folder)}

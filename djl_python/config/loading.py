@@ -1,7 +1,8 @@
-"""From a ModelSpec to a ModelConfig: find the directory, read serving.properties, merge the sources of settings.
+"""Makes a ModelConfig of a ModelSpec: reads the model's serving.properties, and merges the sources of settings.
 
 Runs in the front end. Strongest source first: parameters of a registration at run time, the command line's
-`name:version:engine:devices=`, serving.properties, environment, config.properties, built-in defaults.
+`name:version:engine:devices=`, then its settings (`--set`, `--dtype`), serving.properties, environment,
+config.properties, built-in defaults.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ import msgspec
 
 from ..core.errors import ConfigError
 from ..core.faults import Faults
-from ..core.names import did_you_mean
+from ..core.names import nearest
 from .adapters import adapters_of
 from .binding import bind, is_utf8, settings_of
-from .devices import bounds_on, device_id, devices_of, has_gpu
+from .devices import LOCAL, bounds_on, device_id, devices_here, devices_of, has_gpu
 from .engines import (
     ABSENT,
     ABSENT_ENGINES,
@@ -31,18 +32,22 @@ from .engines import (
     PYTHON_ENGINES,
     row_of,
 )
-from .environment import cache_directory, environment_entries
+from .environment import cache_directory, environment_entries, is_here
 from .keys.remarks import WITHOUT_EFFECT, Declared, misplaced, remarks
 from .model import NOT_OF_CALLS, ModelConfig, script_names
-from .properties_file import Entry, read_properties
-from .sagemaker.secure_mode import violations
-from .server import ServerConfig
-from .settings import Options, ServingSettings
-from .sources import fetch_model, shown_url
-from .specs import ModelSpec, model_directory, reading_models
+from .properties_file import PropertyEntry, read_properties
+from .sagemaker.secure_mode import takes_scripts, violations
+from .server_loading import COMMAND_LINE
+from .settings.options import Options
+from .settings.server import ServerConfig
+from .settings.serving import ServingSettings
+from .sources import shown_url
+from .specs import GGUF_SUFFIX, ModelSpec, reading_models
 from .tasks import BUILT_IN_HANDLERS
 
 HUB_SCHEME: Final = "hf://"
+#: The placement, and the package that it needs.
+RAY: Final = "ray"
 #: The source of settings that came with a registration.
 REGISTRATION: Final = "registration"
 #: LMI's handlers that hand each request to an engine that batches by itself.
@@ -59,28 +64,19 @@ class _Findings:
     warnings: list[str] = field(default_factory=list)
 
 
-def load_model_config(spec: ModelSpec, server: ServerConfig, environ: Mapping[str, str] = os.environ) -> ModelConfig:
-    """Read a model's configuration; download and unpack it first where `spec.url` says so.
-
-    Raises:
-        ConfigError: the model is not available, or its configuration is wrong: a line for each problem.
-    """
-    config, faults = read_model_config(spec, server, environ)
-    faults.refuse(ConfigError)
-    return config
-
-
 @reading_models()
 def read_model_config(
-    spec: ModelSpec, server: ServerConfig, environ: Mapping[str, str] = os.environ
+    spec: ModelSpec, server: ServerConfig, directory: Path | None, environ: Mapping[str, str] = os.environ
 ) -> tuple[ModelConfig, Faults]:
-    """`load_model_config`'s configuration and what is wrong with it: a setting with a wrong value has its default.
+    """A model's configuration and its faults; a setting with a wrong value has its default.
+
+    Args:
+        directory: the model's directory; None for a model of the hub, or one that is not downloaded.
 
     Raises:
-        ConfigError: the model is not available, or its serving.properties can't be read.
+        ConfigError: the model's serving.properties can't be read.
     """
     cache_dir = cache_directory(environ)
-    directory = _directory(spec.url, cache_dir)
     if not is_utf8(f"{spec.name} {spec.version} {spec.url} {directory}"):
         raise ConfigError(f"model {shown_url(spec.url)}: expected a name and a path in UTF-8")
     findings = _Findings()
@@ -88,7 +84,7 @@ def read_model_config(
     own_code = functools.partial(_has_own_code, directory=directory, name=spec.name)
     engine_of_batches = _engine_of_batches(sources, cache_dir, own_code, findings)
     declared = Declared(engine_of_batches)
-    entries: dict[str, Entry] = {}
+    entries: dict[str, PropertyEntry] = {}
     for weaker in sources:
         _lay_under(entries, weaker, declared, findings)
     serving = bind(ServingSettings, entries, "", findings.problems, findings.warnings)
@@ -112,35 +108,45 @@ def read_model_config(
     _warn_of_requirements(options, directory, findings)
     adapters, wrong = adapters_of(chosen, engine_options, options.model_id, directory)
     findings.problems += wrong
+    if adapters and "enable_lora" not in engine_options:
+        engine_options["enable_lora"] = True
+        provenance["option.enable_lora"] = "adapters that are there"
+    if options.placement == RAY and not is_here(RAY):
+        findings.problems.append(
+            f"{provenance['option.placement']}: option.placement=ray: Ray is not installed here: "
+            "pip install 'djl-serving[ray]' brings it"
+        )
+    named = spec.devices or settings.load_on_devices
+    devices = devices_here(named) if options.placement == LOCAL else named
+    if devices != named:
+        source = "" if spec.devices else f"{provenance['load_on_devices']}: "
+        findings.warnings.append(
+            f"{source}load_on_devices={named} has no effect: there is no GPU; the CPU has a worker for each device"
+        )
     config = ModelConfig(
         name=spec.name,
         version=spec.version,
         path=str(directory) if directory is not None else "",
         url=spec.url,
         engine=engine,
-        devices=spec.devices or settings.load_on_devices,
+        devices=devices,
         serving=settings,
         option=options,
         engine_options=engine_options,
         properties=_handler_properties(entries),
         provenance=provenance,
         adapters=adapters,
+        runs_adapter_code=takes_scripts(environ),
         cache_dir=cache_dir,
         warnings=tuple(findings.warnings),
     )
     faults = Faults()
     faults.add([*findings.problems, *_wrong_bounds(config)])
-    if nothing := nothing_to_serve(config):
+    is_known = directory is not None or spec.url.startswith(HUB_SCHEME)
+    if is_known and (nothing := nothing_to_serve(config)):
         faults.add([nothing + misplaced(entries, declared, "option.model_id")])
     faults.add(violations(config, [*declared.keys, *declared.of_others, *WITHOUT_EFFECT], environ))
     return config, faults
-
-
-def _directory(url: str, cache_dir: str) -> Path | None:
-    """The local directory of a model; None for a hub id, whose files the handler fetches."""
-    if url.startswith(HUB_SCHEME):
-        return None
-    return model_directory(fetch_model(url, Path(cache_dir) if cache_dir else None))
 
 
 def _sources(
@@ -148,13 +154,15 @@ def _sources(
     directory: Path | None,
     environ: Mapping[str, str],
     findings: _Findings,
-) -> list[Mapping[str, Entry]]:
+) -> list[Mapping[str, PropertyEntry]]:
     """The entries of all sources but config.properties, under the keys that were used; the strongest source first."""
-    sources: list[Mapping[str, Entry]] = []
+    sources: list[Mapping[str, PropertyEntry]] = []
     if spec.parameters:
-        sources.append({key: Entry(value, REGISTRATION) for key, value in spec.parameters})
+        sources.append({key: PropertyEntry(value, REGISTRATION) for key, value in spec.parameters})
     if spec.engine:
-        sources.append({"engine": Entry(spec.engine, f"model {spec.name}")})
+        sources.append({"engine": PropertyEntry(spec.engine, f"model {spec.name}")})
+    if spec.settings:
+        sources.append({key: PropertyEntry(value, COMMAND_LINE) for key, value in spec.settings})
     if directory is not None and (directory / "serving.properties").exists():
         from_file, warnings = read_properties(directory / "serving.properties")
         findings.warnings += warnings
@@ -162,19 +170,22 @@ def _sources(
     if spec.url.startswith(HUB_SCHEME):
         model_id = spec.url.removeprefix(HUB_SCHEME)
         source = "environment HF_MODEL_ID" if environ.get("HF_MODEL_ID") == model_id else f"model {spec.url}"
-        sources.append({"option.model_id": Entry(model_id, source)})
+        sources.append({"option.model_id": PropertyEntry(model_id, source)})
     return [*sources, environment_entries(environ)]
 
 
 def _engine_of_batches(
-    sources: Sequence[Mapping[str, Entry]], cache_dir: str, own_code: Callable[[Options], bool], findings: _Findings
+    sources: Sequence[Mapping[str, PropertyEntry]],
+    cache_dir: str,
+    own_code: Callable[[Options], bool],
+    findings: _Findings,
 ) -> str:
-    """The engine that serves the model: what `option.rolling_batch` names, where it is there; `disable` is itself.
+    """The engine that serves the model: the one that `option.rolling_batch` names, if it is installed; or "disable".
 
     Args:
-        own_code: whether there is code of the model's own, which may need no engine.
+        own_code: whether the model has code of its own, which may need no engine.
     """
-    names = ("rolling_batch", "engine_fallback", "device", "pythonExecutable", "entryPoint", "async_mode")
+    names = ("rolling_batch", "engine_fallback", "device", "pythonExecutable", "entryPoint", "async_mode", "placement")
     keys = [*(f"option.{name}" for name in names), "engine"]
     entries = {key: source[key] for source in reversed(sources) for key in keys if key in source}
     options = Options(**bind(Options, entries, "option.", [], []))
@@ -196,22 +207,22 @@ def _engine_of_batches(
     if name == "builtin":
         return BUILT_IN
     row = row_of(name)
-    elsewhere = bool(options.python_executable)  # which may have it
+    elsewhere = bool(options.python_executable) or options.placement != LOCAL  # where it may be
     if name not in ABSENT and (row is None or elsewhere or row.runtime(cache_dir) is not None):
         return name
     value, source = entries[named_by]
-    told = f"{source}: {named_by}={value.strip()}: there is no such engine here"
+    message = f"{source}: {named_by}={value.strip()}: there is no such engine here"
     remedy = f"; {row.remedy}" if row is not None else ""
     if options.engine_fallback == "error":
-        findings.problems.append(f"{told} (option.engine_fallback=error){remedy}")
+        findings.problems.append(f"{message} (option.engine_fallback=error){remedy}")
     else:
-        findings.warnings.append(f"{told}: the built-in one serves the model{unless}{remedy}")
+        findings.warnings.append(f"{message}: the built-in one serves the model{unless}{remedy}")
     return BUILT_IN
 
 
 def _best_engine(options: Options, cache_dir: str, unless: str, findings: _Findings) -> str:
     """The engine of a model that names none."""
-    if options.device == "cpu" or options.python_executable or not has_gpu():
+    if options.device == "cpu" or options.python_executable or options.placement != LOCAL or not has_gpu():
         return BUILT_IN
     row = row_of(BEST_ON_GPU)
     assert row is not None
@@ -228,7 +239,9 @@ def _best_engine(options: Options, cache_dir: str, unless: str, findings: _Findi
     return BEST_ON_GPU
 
 
-def _lay_under(entries: dict[str, Entry], weaker: Mapping[str, Entry], declared: Declared, findings: _Findings) -> None:
+def _lay_under(
+    entries: dict[str, PropertyEntry], weaker: Mapping[str, PropertyEntry], declared: Declared, findings: _Findings
+) -> None:
     """Add the entries of `weaker` that `entries` lacks, under the keys' main names."""
     for key, entry in weaker.items():
         main = declared.aliases.get(key, key)
@@ -259,7 +272,7 @@ def _default_to_server(
 
 
 def _prefer_own_number(serving: dict[str, Any], own: Collection[str], provenance: dict[str, str]) -> None:
-    """Where a model's own number of workers contradicts the server's default for the other one, it counts for both."""
+    """A model's own bound on its workers overrides the server's default of the other bound where the two conflict."""
     least, most = serving.get("min_workers", 1), serving.get("max_workers")
     if most is None or least <= most:
         return
@@ -286,17 +299,19 @@ def _wrong_bounds(config: ModelConfig) -> Iterator[str]:
             )
 
 
-def _refuse_other_bytes(entries: Mapping[str, Entry], declared: Declared, findings: _Findings) -> None:
+def _refuse_other_bytes(entries: Mapping[str, PropertyEntry], declared: Declared, findings: _Findings) -> None:
     """Refuse undeclared keys that are not in UTF-8; values of the others are checked where they are bound."""
     for key, (value, source) in entries.items():
         if key not in declared.keys and not is_utf8(f"{key} {value}"):
             findings.problems.append(f"{source}: {key}: expected UTF-8 text")
 
 
-def _engine(settings: ServingSettings, options: Options, entries: Mapping[str, Entry], findings: _Findings) -> str:
-    """DJL's engine of the model, which is Python whatever it says: its other engines are not there."""
+def _engine(
+    settings: ServingSettings, options: Options, entries: Mapping[str, PropertyEntry], findings: _Findings
+) -> str:
+    """DJL's engine of the model. It is always Python: DJL's other engines do not exist here."""
     name = settings.engine or "Python"
-    if name.lower() in ENGINE_OF_DJL:  # of which `_engine_of_batches` has told
+    if name.lower() in ENGINE_OF_DJL:  # `_engine_of_batches` has warned about it
         return "Python"
     if _is_absent(settings):
         where = f"{entries['engine'].source}: engine={name}"
@@ -305,13 +320,14 @@ def _engine(settings: ServingSettings, options: Options, entries: Mapping[str, E
         else:
             findings.warnings.append(f"{where}: there is no such engine here: the model is served with engine=Python")
     elif name.lower() not in PYTHON_ENGINES:
-        hint = did_you_mean(name, ("Python", *ENGINE_OF_DJL, *ABSENT_ENGINES))
+        near = nearest(name, ("Python", *ENGINE_OF_DJL, *ABSENT_ENGINES))
+        hint = f"; did you mean {near}?" if near and near != "Python" else ""
         findings.problems.append(f"{entries['engine'].source}: engine={name}: expected Python{hint}")
     return "Python"
 
 
 def _batches_itself(options: Options) -> bool:
-    """Whether a handler of LMI's batches continuously though `rolling_batch` says otherwise."""
+    """Whether one of LMI's handlers batches continuously, even if `rolling_batch` says otherwise."""
     return options.rolling_batch == "disable" and (options.async_mode or options.entry_point in ASYNC_HANDLERS)
 
 
@@ -323,7 +339,7 @@ def _has_own_code(options: Options, directory: Path | None, name: str) -> bool:
 
 
 def _warn_of_requirements(options: Options, directory: Path | None, findings: _Findings) -> None:
-    """Warn about requirements that change other models' packages, or count for nothing."""
+    """Warn about requirements that change other models' packages, or have no effect."""
     if directory is None:
         return
     if not options.enable_venv and (directory / "requirements.txt").is_file():
@@ -336,11 +352,13 @@ def _warn_of_requirements(options: Options, directory: Path | None, findings: _F
 
 
 def nothing_to_serve(config: ModelConfig) -> str:
-    """That neither the model's directory nor its settings say who answers; "" where they do."""
+    """The fault of a model without a handler, an engine or a checkpoint; "" if there is something to serve."""
     names = (*script_names(config.name), "config.json")
     if config.option.model_id or config.option.entry_point:
         return ""
     if config.path and any(Path(config.path, name).is_file() for name in names):
+        return ""
+    if config.path and any(Path(config.path).glob(f"*{GGUF_SUFFIX}")):
         return ""
     engine = config.serving.engine
     java = f"; models of DJL's {engine} are not served here" if _is_absent(config.serving) else ""
@@ -354,7 +372,7 @@ def _is_absent(settings: ServingSettings) -> bool:
     return settings.engine.lower() in ABSENT_ENGINES
 
 
-def _handler_properties(entries: Mapping[str, Entry]) -> dict[str, str]:
+def _handler_properties(entries: Mapping[str, PropertyEntry]) -> dict[str, str]:
     """Settings as a DJL handler sees them; where option.x and x are both set, option.x wins."""
     top = {key: entry.value for key, entry in entries.items() if not key.startswith("option.")}
     options = {key.removeprefix("option."): entry.value for key, entry in entries.items() if key.startswith("option.")}

@@ -9,10 +9,12 @@ from typing import Any, Final
 import msgspec
 
 from ..core.errors import ModelLoadError
-from .settings import Options, ServingSettings
+from .infilling import infill_tokens
+from .settings.options import Options
+from .settings.serving import ServingSettings
 
-#: Of a model's properties, handlers get these with no call but the first: in an Input's properties, batch_size is the
-#: size of the batch that the Input holds.
+#: Properties of a model that a handler gets with its first call only: later, an Input's batch_size is the number of
+#: requests in that Input.
 NOT_OF_CALLS: Final = frozenset({"batch_size", "max_dynamic_batch_size"})
 
 
@@ -23,37 +25,39 @@ def read_json_object(file: Path) -> dict[str, Any]:
         ModelLoadError: it can't be read, or is not a JSON object.
     """
     try:
-        found = json.loads(file.read_bytes())
+        content = json.loads(file.read_bytes())
     except FileNotFoundError:
         return {}
     except OSError as exc:
         raise ModelLoadError(f"{file} can't be read: {exc.strerror}") from exc
     except (ValueError, RecursionError) as exc:
         raise ModelLoadError(f"{file} is not valid JSON: {exc}") from exc
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise ModelLoadError(f"{file}: expected a JSON object")
-    return found
+    return content
 
 
 def script_names(name: str) -> tuple[str, str]:
-    """The files of a model directory that have the user's code where no setting names one, the first one first.
+    """The names of files that may hold the user's code where no setting names one, in order of preference.
 
     Args:
-        name: the model's; of one with an owner, what follows it counts.
+        name: the model's; an owner's prefix (owner/name) is ignored.
     """
     return f"{name.rpartition('/')[2]}.py", "model.py"
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """What only the checkpoint tells about a model. Empty until the handler has loaded it.
+    """Facts that only the checkpoint has. Empty until the handler has loaded it.
 
     Attributes:
         generation_config: the checkpoint's generation_config.json, whose values apply where a request sets none.
         takes_images: whether messages may have images.
+        infill_tokens: see `infilling.infill_tokens`.
     """
 
     generation_config: dict[str, Any] = {}
     takes_images: bool = False
+    infill_tokens: tuple[str, str, str] | None = None
 
     @classmethod
     def read(cls, path: Path) -> Checkpoint:
@@ -62,11 +66,13 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             ModelLoadError: it is broken.
         """
-        return cls(generation_config=read_json_object(path / "generation_config.json"))
+        return cls(
+            generation_config=read_json_object(path / "generation_config.json"), infill_tokens=infill_tokens(path)
+        )
 
 
 class Runtime(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model's workers run with, which the server finds out, or makes, before it starts them.
+    """The interpreter and packages of a model's workers; the server prepares them before it starts a worker.
 
     Attributes:
         executable: their interpreter; "" for the server's own.
@@ -86,17 +92,17 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         path: absolute local model directory, or "" where there is only a checkpoint (a hub id).
         url: where the model came from, as the user wrote it.
         devices: those of the `name:version:engine:devices=url` form, else load_on_devices.
-        engine_options: what is set of the options that only the model's engine takes, by the fields of
-            `engines.own_options`.
+        engine_options: the settings that only the model's engine takes, by the fields of `engines.own_options`.
         properties: what DJL's `Input.get_properties()` returns: every key of serving.properties and OPTION_* without
             the `option.` prefix, as strings.
         provenance: key as the user writes it (`option.dtype`) -> "serving.properties:3", "environment OPTION_DTYPE",
             "config.properties:2", "default".
         cache_dir: directory for downloads; "" for the default below the home directory.
         warnings: complete sentences for the start-up log.
-        runtime: what its workers run with.
+        runtime: the interpreter and packages of its workers.
         adapters: name -> absolute directory of each LoRA adapter that requests may name.
-        checkpoint: what the handler found when it loaded the model.
+        runs_adapter_code: whether a model.py in an adapter's directory may run; secure mode may forbid it.
+        checkpoint: facts that the handler read when it loaded the model.
     """
 
     name: str
@@ -114,9 +120,10 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     runtime: Runtime = Runtime()
     adapters: dict[str, str] = {}
+    runs_adapter_code: bool = True
     checkpoint: Checkpoint = Checkpoint()
 
-    def said(self, key: str, value: object) -> str:
+    def cite(self, key: str, value: object) -> str:
         """A setting as errors cite it, with where it was set: `serving.properties:3: option.dtype=fp16`."""
         return f"{self.where(key)}{key}={value}"
 

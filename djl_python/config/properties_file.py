@@ -19,14 +19,14 @@ _ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|.?)", re.DOTALL)
 _CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
-class Entry(NamedTuple):
+class PropertyEntry(NamedTuple):
     """A setting's text and where it was found, e.g. "serving.properties:3"."""
 
     value: str
     source: str
 
 
-def read_properties(path: Path) -> tuple[dict[str, Entry], list[str]]:
+def read_properties(path: Path) -> tuple[dict[str, PropertyEntry], list[str]]:
     """The entries of a file and warnings about keys that it sets twice (the last one counts, as in Java).
 
     Raises:
@@ -38,13 +38,13 @@ def read_properties(path: Path) -> tuple[dict[str, Entry], list[str]]:
         raise ConfigError(f"{path}: not UTF-8 text (byte {exc.start})") from exc
     except OSError as exc:
         raise ConfigError(f"{path}: {exc.strerror}") from exc
-    entries: dict[str, Entry] = {}
+    entries: dict[str, PropertyEntry] = {}
     warnings = []
     for line, key, value in parse_properties(text, path.name):
         source = f"{path.name}:{line}"
         if key in entries:
             warnings.append(f"{source}: {key} replaces the one of {entries[key].source}")
-        entries[key] = Entry(value, source)
+        entries[key] = PropertyEntry(value, source)
     return entries, warnings
 
 
@@ -82,12 +82,12 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _unescape(text: str) -> str:
-    def replace(found: re.Match[str]) -> str:
-        code = found[1]
+    def replace(match: re.Match[str]) -> str:
+        code = match[1]
         if len(code) == 5:
             return chr(int(code[1:], 16))
         if code == "u":
-            raise ValueError(f"malformed escape {text[found.start() : found.start() + 6]!r}; expected \\uXXXX")
+            raise ValueError(f"malformed escape {text[match.start() : match.start() + 6]!r}; expected \\uXXXX")
         return _CONTROLS.get(code, code)
 
     # Java's characters are UTF-16: a pair of surrogate escapes is one character.
@@ -95,5 +95,5 @@ def _unescape(text: str) -> str:
 
 
 def _match(pattern: re.Pattern[str], text: str, start: int) -> str:
-    found = pattern.match(text, start)
-    return found[0] if found else ""
+    match = pattern.match(text, start)
+    return match[0] if match else ""

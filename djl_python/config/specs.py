@@ -18,21 +18,29 @@ import msgspec
 
 from ..core.errors import ConfigError
 from ..core.faults import Faults
-from ..core.names import did_you_mean
+from ..core.names import choices
 from .binding import unquoted
-from .server import ServerConfig
-from .settings import DEVICES_EXPECTED, DEVICES_PATTERN
+from .settings.server import ServerConfig
+from .settings.values import DEVICES_EXPECTED, DEVICES_PATTERN
 from .sources import ARCHIVE_SUFFIXES, shown_url
+from .sources.named import named_url
 
 log = logging.getLogger(__name__)
 
 #: A directory that holds one of these is a model.
 MODEL_MARKERS: Final = ("serving.properties", "model.py", "config.json", "MAR-INF")
 
+GGUF_SUFFIX: Final = ".gguf"
+#: The end of the name of a GGUF model's second or later file.
+_FURTHER_PART: Final = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$")
+
 _SEPARATORS = re.compile(r"[, ]+")
-#: A name is a segment of URLs, or a hub's id, owner/name: clients send those as the model's name.
-_NAME = re.compile(r"[^\s/?#%]+|[\w.-]+/[\w.-]+")
+#: A name is a segment of URLs, or a hub's id, owner/name or hf.co/owner/name:kind: clients send those as the model's
+#: name.
+_NAME = re.compile(r"[^\s/?#%]+|(?:(?:hf|huggingface)\.co/)?[\w.-]+/[\w.-]+(?::[\w.-]+)?")
 _VERSION = re.compile(r"[^\s/?#%:]{1,128}")
+#: owner/model of the Hugging Face Hub.
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _HUB_ENDPOINT = re.compile(r"\[?[\w-][\w.-]*/[\w.-]+(?::.*)?\]?")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _NOT_MODELS = frozenset({"__pycache__", "lost+found"})
@@ -54,8 +62,9 @@ def reading_models() -> Iterator[None]:
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One model to serve. Empty fields were not given; `url` is a local path or a URL.
 
-    `parameters` are pairs of a setting's key and its value, as text, that came with the registration at run time: they
-    are stronger than every other source of settings.
+    `parameters` and `settings` are pairs of a setting's key and its value, as text. Parameters came with the
+    registration at run time, and are stronger than every other source of settings; settings came with the command line,
+    and are stronger than serving.properties.
     """
 
     name: str
@@ -64,6 +73,12 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     devices: str = ""
     url: str
     parameters: tuple[tuple[str, str], ...] = ()
+    settings: tuple[tuple[str, str], ...] = ()
+
+
+def is_model_name(name: str) -> bool:
+    """Whether a model may have this name: no blanks, ?, # or %, and / as in owner/name or hf.co/owner/name only."""
+    return _NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
 def split_model_specs(text: str) -> list[str]:
@@ -96,7 +111,7 @@ def infer_name(url: str) -> str:
     last = path.rstrip("/").rpartition("/")[2] or urlsplit(url).netloc
     if last in ("", ".", ".."):
         last = Path(path).resolve().name or "model"
-    for suffix in ARCHIVE_SUFFIXES:
+    for suffix in (*ARCHIVE_SUFFIXES, GGUF_SUFFIX):
         if last.lower().endswith(suffix) and len(last) > len(suffix):
             last = last[: -len(suffix)]
             break
@@ -123,7 +138,7 @@ def registered_spec(
     spec = ModelSpec(name=name, version=version, engine=engine, devices=devices, url=url, parameters=given)
     if version and not _VERSION.fullmatch(version):
         raise ConfigError(f"{version!r} can't be a model's version: no blanks, /, ?, #, % or :")
-    return _in_store(_checked(spec, shown_url(url)), model_store)
+    return _resolved(_checked(spec, shown_url(url)), model_store)
 
 
 @reading_models()
@@ -145,19 +160,19 @@ def find_models(
     items: list[str | ModelSpec] = []
     for spec in [server.load_models] if in_environment else specs or [server.load_models]:
         items += [spec] if isinstance(spec, ModelSpec) else split_model_specs(spec)
-    found: list[ModelSpec] = []
+    models: list[ModelSpec] = []
     faults = Faults()
     for item in items:
         with faults.collected():
             if item == "ALL":
-                found += _scan(server.model_store)
+                models += _scan(server.model_store)
             elif isinstance(item, ModelSpec):
-                found.append(item)
+                models.append(item)
             elif item != "NONE":
-                found.append(_in_store(parse_model_spec(item), server.model_store))
-    found += _from_environment(environ, found)
+                models.append(_resolved(parse_model_spec(item), server.model_store))
+    models += _from_environment(environ, models)
     seen: dict[tuple[str, str], ModelSpec] = {}
-    for spec in found:
+    for spec in models:
         other = seen.setdefault((spec.name, spec.version), spec)
         if other is not spec:
             version = f" version {spec.version}" if spec.version else ""
@@ -165,7 +180,7 @@ def find_models(
                 [f"two models are called {spec.name}{version}: {shown_url(other.url)} and {shown_url(spec.url)}"]
             )
     faults.refuse(ConfigError)
-    return found
+    return models
 
 
 def check_default_model(server: ServerConfig, specs: Sequence[ModelSpec]) -> None:
@@ -177,9 +192,7 @@ def check_default_model(server: ServerConfig, specs: Sequence[ModelSpec]) -> Non
     name, names = server.default_model, [spec.name for spec in specs]
     if name and name not in names:
         source = server.provenance.get("default_model", "default")
-        raise ConfigError(
-            f"{source}: default_model={name}: no such model; there is {', '.join(names)}{did_you_mean(name, names)}"
-        )
+        raise ConfigError(f"{source}: default_model={name}: no such model; there is {choices(name, names)}")
 
 
 def model_directory(path: Path) -> Path:
@@ -200,7 +213,7 @@ def _checked(spec: ModelSpec, text: str) -> ModelSpec:
         ConfigError: `text` has a name that a URL path can't carry, or invalid devices.
     """
     name = spec.name or infer_name(spec.url)
-    if not _NAME.fullmatch(name) or name in (".", ".."):
+    if not is_model_name(name):
         raise ConfigError(
             f"model {text!r}: {name!r} can't be a model's name: no blanks, ?, # or %, and one / as in owner/name"
         )
@@ -222,10 +235,20 @@ def _split_endpoint(text: str) -> tuple[str, str]:
     return endpoint.strip(), url.strip()
 
 
-def _in_store(spec: ModelSpec, store: str) -> ModelSpec:
-    """The spec; a path that does not exist here is replaced by the one in the model store, where that exists."""
-    if store and not _SCHEME.match(spec.url) and not Path(spec.url).exists() and (Path(store) / spec.url).exists():
+def _resolved(spec: ModelSpec, store: str) -> ModelSpec:
+    """The spec; a path that does not exist here is replaced by the one in the model store, where that exists.
+
+    Where it does not exist there either, it may be one of `NAMED_MODELS`, and owner/model is a model of the Hugging
+    Face Hub. A path below a directory that is here is a mistake in the path.
+    """
+    if _SCHEME.match(spec.url) or Path(spec.url).exists():
+        return spec
+    if store and (Path(store) / spec.url).exists():
         return msgspec.structs.replace(spec, url=str(Path(store) / spec.url))
+    if named := named_url(spec.url):
+        return msgspec.structs.replace(spec, url=named)
+    if _HUB_ID.fullmatch(spec.url) and not any(Path(folder, spec.url).parent.exists() for folder in (".", store)):
+        return msgspec.structs.replace(spec, url=f"hf://{spec.url}")
     return spec
 
 
@@ -239,10 +262,17 @@ def _scan(store: str) -> list[ModelSpec]:
         return [parse_model_spec(str(root.absolute()))]
     visible = list(_visible(root))
     models = [entry for entry in visible if entry.is_dir() and not _is_empty(entry)]
-    models += [entry for entry in visible if entry.is_file() and entry.name.lower().endswith(ARCHIVE_SUFFIXES)]
+    models += [entry for entry in visible if entry.is_file() and _is_model_file(entry.name.lower())]
     if not models and any(entry.suffix in (".py", ".safetensors") for entry in visible):
         models = [root]
     return [ModelSpec(name=infer_name(str(entry.absolute())), url=str(entry.absolute())) for entry in models]
+
+
+def _is_model_file(name: str) -> bool:
+    """Whether a file of this name, in lower case, is a model: an archive, or a GGUF file. Further parts are not."""
+    if name.endswith(GGUF_SUFFIX):
+        return _FURTHER_PART.search(name) is None and "mmproj" not in name
+    return name.endswith(ARCHIVE_SUFFIXES)
 
 
 def _is_empty(directory: Path) -> bool:
@@ -252,15 +282,15 @@ def _is_empty(directory: Path) -> bool:
         return False  # its loading says so, and costs no other model anything
 
 
-def _from_environment(environ: Mapping[str, str], found: Sequence[ModelSpec]) -> Iterator[ModelSpec]:
+def _from_environment(environ: Mapping[str, str], models: Sequence[ModelSpec]) -> Iterator[ModelSpec]:
     """HF_MODEL_ID's model; else OPTION_MODEL_ID's, or TGI's MODEL_ID's, if no other model was found."""
     model_id = unquoted(environ.get("HF_MODEL_ID", ""))
-    if not model_id and not found:
+    if not model_id and not models:
         model_id = unquoted(environ.get("OPTION_MODEL_ID", "")) or unquoted(environ.get("MODEL_ID", ""))
     if not model_id:
         return
     if Path(model_id).is_dir():
-        if not any(Path(spec.url).absolute() == Path(model_id).absolute() for spec in found):
+        if not any(Path(spec.url).absolute() == Path(model_id).absolute() for spec in models):
             yield ModelSpec(name=infer_name(model_id), url=model_id)
     elif _SCHEME.match(model_id):
         yield ModelSpec(name=infer_name(model_id), url=model_id)

@@ -9,12 +9,13 @@ import msgspec
 
 from .binding import Setting, settings_of
 from .engines import ENGINES, all_options, row_of
-from .environment import CONTAINER_MAPS
+from .environment import CONTAINER_MAPS, SERVER_KEYS
 from .keys.without_effect import OPTIONS_WITHOUT_EFFECT, SERVER_WITHOUT_EFFECT, SERVING_WITHOUT_EFFECT
 from .sagemaker.secure_mode import CHANNELS, CONTROLS, SECURE_MODE
 from .sagemaker.variables import MULTI_MODEL, OF_THE_SERVER, PORT
-from .server import ServerConfig
-from .settings import Options, ServingSettings
+from .settings.options import Options
+from .settings.server import ServerConfig
+from .settings.serving import ServingSettings
 
 
 def _tables() -> Iterator[tuple[str, type[msgspec.Struct], str]]:
@@ -43,9 +44,13 @@ _VARIABLES: Final = {
     CONTROLS: "What secure mode forbids, separated by commas.",
     CHANNELS: "Directories that secure mode looks through, separated by commas.",
     "DJL_VENV_DIR": "Where models' virtual environments are; unset: `venvs`, in the directory of downloads.",
-    "DJL_API_KEY": "The bearer token that `djl-serving chat`, `run`, `bench` and `batch` send to a server.",
+    "DJL_API_KEY": "The bearer token that `djl-serving chat`, `run`, `bench` and `batch` send to a server; unset: the "
+    "first key of `DJL_SERVING_API_KEY`.",
+    "OLLAMA_MODELS": "Where the models of `ollama://` are; unset: Ollama's own directories.",
     "XDG_STATE_HOME": "Where `djl-serving chat` keeps the questions of earlier chats, in `djl-serving`; unset: "
     "`~/.local/state`.",
+    SERVER_KEYS: "API keys that the server accepts, with commas between them, where the command line has no "
+    "`--api-key`. They are for inference and metrics.",
     "OTEL_EXPORTER_OTLP_ENDPOINT": "The collector that gets traces of requests "
     "([operations](operations.md#traces)); unset: there are none. OpenTelemetry's other variables count too.",
     "OTEL_TRACES_EXPORTER": "`otlp`: requests are traced; `none`: they are not, whatever else says so.",

@@ -1,4 +1,4 @@
-"""What a worker notes of a call for the call's span, which the front end records.
+"""Events and attributes that a worker adds to a call's span; the front end records the span.
 
 Runs in the worker. A call has a `CallTrace` only where its request is traced; the front end alone knows OpenTelemetry.
 """
@@ -12,7 +12,7 @@ from typing import Final
 
 from .errors import printable
 
-#: What OpenTelemetry takes as an attribute's value, as far as it is needed here.
+#: The types of attribute values that are used here; OpenTelemetry takes more.
 AttributeValue = str | bool | int | float | list[str]
 #: A later version may have further fields; version ff is not valid.
 _TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?P<trace>[0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
@@ -63,7 +63,7 @@ class CallTrace:
 
 def _is_value(value: object) -> bool:
     if isinstance(value, list):
-        return all(isinstance(one, str) for one in value)
+        return all(isinstance(element, str) for element in value)
     if isinstance(value, int):
         return -(2**63) <= value < 2**63  # as OpenTelemetry's protocol has them
     return isinstance(value, str | float)
@@ -71,11 +71,11 @@ def _is_value(value: object) -> bool:
 
 def _sendable(value: AttributeValue) -> AttributeValue:
     if isinstance(value, list):
-        return [printable(one) for one in value]
+        return [printable(element) for element in value]
     return printable(value) if isinstance(value, str) else value
 
 
 def trace_id(traceparent: str) -> str:
     """The trace's id in a `traceparent` header (W3C Trace Context); "" where there is none, or it is not valid."""
-    found = _TRACEPARENT.fullmatch(traceparent.strip())
-    return "" if found is None or not found["trace"].strip("0") else found["trace"]
+    match = _TRACEPARENT.fullmatch(traceparent.strip())
+    return "" if match is None or not match["trace"].strip("0") else match["trace"]

@@ -1,4 +1,4 @@
-"""How many processors this machine, or this container, has to give. Runs in the front end and the engine."""
+"""How many processors this machine or container has. Runs in the front end and the engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine tells of itself: what runs a model, and how busy it is.
+"""An engine's report about itself: its runner, and how busy it is.
 
 Runs in every process; depends on nothing but msgspec.
 """
@@ -23,7 +23,9 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
         offloaded: where weights are that are not on the device; "": there are none.
         weight_bytes: what a step reads of weights at least, on each device.
         cache_bytes: what the cache may grow to, on each device.
+        max_model_len: prompt and generated tokens of one sequence, at most; 0 where that isn't known.
         takes_images: whether messages may have images.
+        shares_prefixes: whether what it has computed of a prompt is found again for others that begin like it.
     """
 
     runner: str = ""
@@ -35,7 +37,9 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     offloaded: str = ""
     weight_bytes: int = 0
     cache_bytes: int = 0
+    max_model_len: int = 0
     takes_images: bool = False
+    shares_prefixes: bool = False
 
     @property
     def summary(self) -> str:
@@ -45,20 +49,20 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is not as one would expect, in sentences for the model's owner."""
-        said = []
+        """Warnings for the model's owner, in sentences."""
+        parts = []
         if self.refusal:
-            alike = self.quantize == "int8" and not self.unrounded  # of int4, the kernels keep some in 8 bits
+            alike = self.quantize == "int8" and not self.unrounded  # int4 has 5, 6 and 8 bits for some on the kernels
             same = " Its int8 weights are the same there." if alike else ""
-            said.append(
+            parts.append(
                 f"not on the native kernels: {self.refusal}. It runs on {self.runner}, where steps take longer: "
                 f"djl-serving bench measures how long.{same}"
             )
         if self.unrounded:
-            said.append(f"not all weights are {self.quantize}: {self.unrounded}")
+            parts.append(f"not all weights are {self.quantize}: {self.unrounded}")
         if self.offloaded:
-            said.append(self.offloaded)
-        return tuple(said)
+            parts.append(self.offloaded)
+        return tuple(parts)
 
 
 class EngineStats(msgspec.Struct, frozen=True, array_like=True):

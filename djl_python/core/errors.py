@@ -6,6 +6,8 @@ wire, so messages here are plain sentences without markup.
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterator
 from typing import ClassVar, Final
 
 
@@ -56,6 +58,12 @@ class MediaTypeError(PayloadError):
     kind = "media_type"
 
 
+class TaskError(PayloadError):
+    """The path is for models of other tasks than this one."""
+
+    kind = "task"
+
+
 class ParameterError(ServingError):
     """A generation parameter has a wrong type or is out of range. `field` is its path in the body."""
 
@@ -101,6 +109,20 @@ class ContextLengthError(ParameterError):
         self.limit = limit
 
 
+class TextLengthError(ContextLengthError):
+    """A text that a model reads whole is longer than it takes. `limit` is the most tokens of a text."""
+
+    kind = "text_length"
+
+    def __init__(self, tokens: int, limit: int, field: str, *, at_least: bool = False) -> None:
+        self.bound = "at least " if at_least else ""
+        message = f"{field}: {self.bound}{tokens} tokens, expected at most {limit}; a request may have texts truncated"
+        ParameterError.__init__(self, message, field)
+        self.prompt_tokens = tokens
+        self.max_new_tokens = None
+        self.limit = limit
+
+
 class RouteError(ServingError):
     """No route has this path."""
 
@@ -141,10 +163,17 @@ class ModelNotNamedError(ServingError):
 
 
 class ForbiddenError(ServingError):
-    """The request changes the server, or shows what only its operator may see, and its client may not do that."""
+    """The request's client, or its API key, may not do that."""
 
     status = 403
     kind = "forbidden"
+
+
+class UnauthorizedError(ServingError):
+    """The request needs an API key, and has none that is valid."""
+
+    status = 401
+    kind = "unauthorized"
 
 
 class MethodError(ServingError):
@@ -169,7 +198,7 @@ class HeadTooLongError(TooLargeError):
 
 
 class StorageError(ServingError):
-    """The server's disk does not take what is to be kept."""
+    """The server's disk is full, or refuses to store a file."""
 
     status = 507
     kind = "storage"
@@ -186,6 +215,25 @@ class OverloadedError(ServingError):
     status = 503
     kind = "overloaded"
     retry_after_s = 1
+
+
+class RateLimitError(OverloadedError):
+    """The sender has reached a limit of their tenant, key or address.
+
+    Attributes:
+        what: what there is too much of: "requests" or "tokens".
+        retry_after_s: seconds until there is room for more.
+        limit: the name of the limit: "requests_per_minute", ...
+    """
+
+    status = 429
+    kind = "rate_limit"
+
+    def __init__(self, message: str, what: str = "requests", retry_after_s: int = 1, limit: str = "") -> None:
+        super().__init__(message)
+        self.what = what
+        self.retry_after_s = retry_after_s
+        self.limit = limit
 
 
 class UnavailableError(ServingError):
@@ -217,7 +265,7 @@ class WorkerDiedError(GenerationError):
 
 
 class PredictTimeoutError(GenerationError):
-    """No answer within predict_timeout."""
+    """No answer within predict_timeout, or no token within the request's own deadline."""
 
     kind = "timeout"
 
@@ -229,7 +277,7 @@ class ConfigError(ServingError):
 
 
 class SourceError(ConfigError):
-    """Nothing is where a model should be."""
+    """There is no model at this source."""
 
     status = 404
     kind = "source"
@@ -248,22 +296,57 @@ class MemoryLoadError(ModelLoadError):
     kind = "load_memory"
 
 
-#: torch's, which not every process can import.
+class MachineLoadError(ModelLoadError):
+    """A model did not load because the machine lacks something else: descriptors, processes, its GPU."""
+
+    kind = "load_machine"
+
+
+#: torch's errors for no memory and for a GPU that does not answer, by name: not every process can import torch.
 _TORCHS_MEMORY_ERROR: Final = "OutOfMemoryError"
+_TORCHS_DEVICE_ERROR: Final = "AcceleratorError"
+#: The system's error numbers for a file that can't grow: full disk, exhausted quota, limit on file sizes.
+_NO_ROOM: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+#: The system's error numbers for no further descriptor or process.
+_EXHAUSTED: Final = {errno.EMFILE, errno.ENFILE, errno.EAGAIN}
 
 
 def lacks_memory(error: BaseException | None) -> bool:
-    """Whether an error, or what it was raised from, says that there is no memory."""
+    """Whether an error or one of its causes says that there is no memory."""
+    return any(
+        isinstance(cause, MemoryLoadError | MemoryError)
+        or type(cause).__name__ == _TORCHS_MEMORY_ERROR
+        or (isinstance(cause, OSError) and cause.errno == errno.ENOMEM)
+        for cause in _causes(error)
+    )
+
+
+def lacks_room(error: BaseException | None) -> bool:
+    """Whether an error or one of its causes says that there is no room on the disk."""
+    return any(isinstance(cause, OSError) and cause.errno in _NO_ROOM for cause in _causes(error))
+
+
+def lacks_machine(error: BaseException | None) -> bool:
+    """Whether an error or one of its causes says that the machine lacks descriptors, processes or its GPU."""
+    return any(
+        isinstance(cause, MachineLoadError)
+        or type(cause).__name__ == _TORCHS_DEVICE_ERROR
+        or (isinstance(cause, OSError) and cause.errno in _EXHAUSTED)
+        for cause in _causes(error)
+    )
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
-        if isinstance(error, MemoryLoadError | MemoryError) or type(error).__name__ == _TORCHS_MEMORY_ERROR:
-            return True
+        yield error
         error = error.__cause__
-    return False
 
 
-def load_error(message: str, *, no_memory: bool) -> ModelLoadError:
-    """The error of a model that did not load for the reason that another process gives."""
-    return MemoryLoadError(message) if no_memory else ModelLoadError(message)
+def load_error(message: str, *, no_memory: bool = False, lacking: bool = False) -> ModelLoadError:
+    """The error for a model that did not load; another process gave the reason."""
+    if no_memory:
+        return MemoryLoadError(message)
+    return MachineLoadError(message) if lacking else ModelLoadError(message)
 
 
 _KINDS: dict[str, type[ServingError]] = {}
@@ -280,5 +363,5 @@ _collect(ServingError)
 
 def from_kind(kind: str, message: str) -> ServingError:
     """Rebuild an error sent between processes as (kind, message); ParameterError stands for all its subclasses."""
-    found = _KINDS.get(kind, ServingError)
-    return (ParameterError if issubclass(found, ParameterError) else found)(message)
+    error_class = _KINDS.get(kind, ServingError)
+    return (ParameterError if issubclass(error_class, ParameterError) else error_class)(message)

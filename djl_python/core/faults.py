@@ -1,4 +1,4 @@
-"""What is wrong with a model, all of it: each check adds its lines, and they are raised together.
+"""All faults of a model: each check adds lines, and one error has them all.
 
 Runs in the front end, for `djl-serving check`, and in the worker, before a model is loaded.
 """
@@ -34,10 +34,10 @@ class Faults:
 
     @contextmanager
     def collected(self, where: str = "") -> Iterator[None]:
-        """Add what is raised here of refusals; what follows in the block is not looked at.
+        """Add the faults of an error that the block raises; the rest of the block is skipped.
 
         Args:
-            where: put before each line of them: where the setting is that they are about.
+            where: precedes each line: where the setting stands.
         """
         try:
             yield

@@ -1,9 +1,9 @@
 """One line per record on stderr, as text or as JSON: `2026-11-20T10:00:00Z INFO model [request] message`.
 
 Runs in every process; the command line configures it, and each child process does so first. The word after the level
-is the model that a record is about, or else `-` in the front end. In a worker it is the model and the worker's number,
-such as `llama/0`, and in the engine of that worker `llama/0/engine`. What is in brackets is the id of the request that
-the record is about, if it is about one: the record's own (`extra={"request_id": ...}`), or the one that `about` says.
+names the process or the model: `-` in the front end, `llama/0` in worker 0 of `llama`, `llama/0/engine` in its engine;
+a record about a model in the front end names the model. A request's id follows in brackets: the record's own
+(`extra={"request_id": ...}`), or the one that `about` sets.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LOG4J: Final = {"trace": logging.DEBUG, "warn": logging.WARNING, "fatal": _NOTH
 _request: ContextVar[tuple[str, str]] = ContextVar("request", default=("", ""))
 
 
-class Formatter(logging.Formatter):
+class LogFormatter(logging.Formatter):
     """Formats records with the time in UTC, to the second; tracebacks and further lines follow unchanged.
 
     Args:
@@ -55,7 +55,7 @@ class Formatter(logging.Formatter):
         return super().formatMessage(record)
 
 
-class JsonFormatter(Formatter):
+class JsonFormatter(LogFormatter):
     """Formats each record as an object on one line: time (UTC, to the millisecond), level, name (as in text), logger,
     message; request_id, trace_id and exception (the traceback) where there is one; and the message's arguments where
     they have names, such as a request's status.
@@ -90,23 +90,23 @@ class JsonFormatter(Formatter):
         return self._encode(line).decode()
 
 
-_FORMATTERS: Final = {formatter.format_name: formatter for formatter in (Formatter, JsonFormatter)}
+_FORMATTERS: Final = {formatter.format_name: formatter for formatter in (LogFormatter, JsonFormatter)}
 
 
 def request_of(record: logging.LogRecord) -> tuple[str, str]:
-    """The ids of the request, and of its trace, that a record is about; "" for each that there is not."""
+    """The ids of a record's request and of its trace; "" for a missing one."""
     request_id, trace_id = _request.get()
     return getattr(record, "request_id", request_id), getattr(record, "trace_id", trace_id)
 
 
 def work_on(request_id: str, trace_id: str = "") -> None:
-    """From here on, what this task or thread logs is about this request."""
+    """From now on, records of this task or thread belong to this request."""
     _request.set((request_id, trace_id))
 
 
 @contextlib.contextmanager
 def about(request_id: str) -> Iterator[None]:
-    """What is logged in this block is about this request."""
+    """Records of this block belong to this request."""
     token = _request.set((request_id, ""))
     try:
         yield
@@ -129,6 +129,12 @@ class _Handler(logging.StreamHandler[TextIO]):
             read(text)
         return text
 
+    def write(self, text: str) -> None:
+        """Write text that has been formatted elsewhere."""
+        with self.lock or contextlib.nullcontext():
+            self.stream.write(text)
+            self.flush()
+
 
 _readers: Final[list[Callable[[str], None]]] = []
 
@@ -141,6 +147,15 @@ def add_reader(read: Callable[[str], None]) -> None:
 def remove_reader(read: Callable[[str], None]) -> None:
     """Undo `add_reader`."""
     _readers.remove(read)
+
+
+def pass_on(text: str) -> None:
+    """Write lines of a process on another machine where this one logs, and to its readers; `text` ends them."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, _Handler):
+            handler.write(text)
+    for read in _readers:
+        read(text.removesuffix("\n"))
 
 
 def configure(level: str, stream: TextIO | None = None, name: str = "-", log_format: str = "text") -> None:
@@ -158,7 +173,7 @@ def configure(level: str, stream: TextIO | None = None, name: str = "-", log_for
 
 
 def set_level(name: str) -> None:
-    """Log from now on what is at least this serious. `name`: one of `LEVELS`, or log4j's, in any case.
+    """Log records of at least this level from now on. `name`: one of `LEVELS`, or log4j's, in any case.
 
     Processes that are started from now on get it too.
     """
@@ -184,12 +199,12 @@ def name() -> str:
 def log_format() -> str:
     """What this process logs in, one of `FORMATS`."""
     formatter = _formatter()
-    return Formatter.format_name if formatter is None else formatter.format_name
+    return LogFormatter.format_name if formatter is None else formatter.format_name
 
 
-def _formatter() -> Formatter | None:
+def _formatter() -> LogFormatter | None:
     formatters = (handler.formatter for handler in logging.getLogger().handlers)
-    return next((formatter for formatter in formatters if isinstance(formatter, Formatter)), None)
+    return next((formatter for formatter in formatters if isinstance(formatter, LogFormatter)), None)
 
 
 class _Printed(io.RawIOBase):

@@ -1,4 +1,4 @@
-"""Metrics as another program has them, on their way to /metrics. Runs in every process; depends on msgspec alone."""
+"""Metrics of another program, on their way to /metrics. Runs in every process; depends on msgspec alone."""
 
 from __future__ import annotations
 

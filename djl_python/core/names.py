@@ -1,11 +1,13 @@
-"""The name that a wrong one was probably meant to be. Runs in every process."""
+"""Names in settings: suggestions for misspelled ones, and lists of NAME=VALUE. Runs in every process."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar
+
+T = TypeVar("T")
 
 #: Least similarity of a name that is suggested (difflib's ratio).
 NEARNESS = 0.75
@@ -29,5 +31,37 @@ def _bare(key: str) -> str:
 
 def did_you_mean(key: str, known: Iterable[str]) -> str:
     """'; did you mean X?', or "" where no known key is near."""
-    found = nearest(key, known)
-    return f"; did you mean {found}?" if found else ""
+    near = nearest(key, known)
+    return f"; did you mean {near}?" if near else ""
+
+
+def choices(key: str, known: Iterable[str]) -> str:
+    """'a, b, c; did you mean b?': the known names and a suggestion, which a single known name does not need."""
+    names = list(known)
+    return ", ".join(names) + (did_you_mean(key, names) if len(names) > 1 else "")
+
+
+def values_by_name(text: str, read: Callable[[str], T], expected: str) -> dict[str, T]:
+    """Read NAME=VALUE pairs, with commas between them. A name may contain "=".
+
+    Args:
+        read: the value of its text; raises ValueError.
+        expected: what the text should be, for the message.
+
+    Raises:
+        ValueError: the text is not such a list; the message begins with "expected".
+
+    Example:
+        >>> values_by_name("gold=4, trial=0.5", float, "NAME=WEIGHT")
+        {'gold': 4.0, 'trial': 0.5}
+    """
+    values: dict[str, T] = {}
+    for pair in filter(None, (pair.strip() for pair in text.split(","))):
+        name, _, value = (part.strip() for part in pair.rpartition("="))
+        try:
+            if not name:
+                raise ValueError
+            values[name] = read(value)
+        except ValueError:
+            raise ValueError(f"expected {expected}; {pair} is not one") from None
+    return values

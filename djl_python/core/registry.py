@@ -25,17 +25,17 @@ def load_object(path: str) -> Any:
     if not module_name or not attribute:
         raise ConfigError(f"{path!r}: expected module:attribute")
     try:
-        found = importlib.import_module(module_name)
+        target = importlib.import_module(module_name)
     except ModuleNotFoundError as exc:
         if exc.name is None or not f"{module_name}.".startswith(f"{exc.name}."):
             raise
         raise no_module(path, exc.name) from exc
     try:
         for name in attribute.split("."):
-            found = getattr(found, name)
+            target = getattr(target, name)
     except AttributeError as exc:
         raise ConfigError(f"{path!r}: module {module_name!r} has no {attribute!r}") from exc
-    return found
+    return target
 
 
 def no_module(path: str, name: str) -> ConfigError:

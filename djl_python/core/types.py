@@ -35,13 +35,13 @@ class FreeText(msgspec.Struct, frozen=True):
 
 
 class Grammar(msgspec.Struct, frozen=True):
-    """A constraint on the generated text. `source` is a JSON schema or a regular expression as text.
+    """A constraint on the generated text. `source` is a JSON schema, a regular expression, or a GBNF grammar as text.
 
     `field` is the path of the request's field that asks for it, which errors name; "": errors name no field. `before`
     is what the model may write first.
     """
 
-    kind: Literal["json_schema", "json_object", "regex"]
+    kind: Literal["json_schema", "json_object", "regex", "gbnf"]
     source: str = ""
     field: str = ""
     before: FreeText | None = None
@@ -90,6 +90,33 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     logprobs: bool = True  # whether the generated tokens' log-probabilities are needed
     top_logprobs: int = 0  # alternatives to report with each generated token; only with logprobs
     prompt_logprobs: int | None = None  # None: none; n: each prompt token's logprob and n alternatives
+
+
+class DecoderTokens(msgspec.Struct, frozen=True, array_like=True):
+    """How the decoder of an encoder-decoder model begins its text, and how it ends it.
+
+    Attributes:
+        start_ids: the tokens that it begins with and does not generate: the start token, and a forced first one.
+        forced: how many of them transformers counts as generated.
+        forced_eos: the last token of a text that has as many as it may have; None: the one that is drawn.
+    """
+
+    start_ids: tuple[int, ...]
+    forced: int = 0
+    forced_eos: int | None = None
+
+
+class Translation(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request to an encoder-decoder says of languages. None: as the tokenizer and the model have it.
+
+    Attributes:
+        src_lang, tgt_lang: the prompt's language and the answer's, as the tokenizer names them.
+        forced_bos_token_id: the answer's first token, which is not generated: most often a language.
+    """
+
+    src_lang: str | None = None
+    tgt_lang: str | None = None
+    forced_bos_token_id: int | None = None
 
 
 class TextOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,7 +169,7 @@ class ToolUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImageSource(msgspec.Struct, frozen=True):
-    """Where an image of a chat is. `field` is the path of `url` in the client's body, which errors name."""
+    """The source of a chat's image. `field` is the path of `url` in the client's body; errors name it."""
 
     url: str  # data:, http: or https:
     field: str
@@ -168,13 +195,25 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True):
     variable_fields: dict[str, str] = {}
 
 
+class ThinkingBudget(msgspec.Struct, frozen=True):
+    """Most tokens of a chat's reasoning; then the model's own closing mark ends it.
+
+    `field` is the client's name of the limit.
+    """
+
+    tokens: int
+    field: str
+
+
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One prompt and how to generate from it, as a dialect parsed it, before tokenization.
 
     `prompt` is text, ids, or a chat. `truncate` keeps the last n prompt tokens. With `splits_reasoning`, the answer has
-    a place for a model's reasoning. Where prompt and max_new_tokens exceed the context, `must_fit` refuses the request;
-    otherwise generation ends with the context. `bad_sequences` become SamplingParams.bad_words_ids once tokenized.
-    `adapter` is one of the model's (`ModelConfig.adapters`), "" for none.
+    a place for a model's reasoning, which `thinking_budget` limits. Where prompt and max_new_tokens exceed the context,
+    `must_fit` refuses the request; otherwise generation ends with the context. `bad_sequences` become
+    SamplingParams.bad_words_ids once tokenized.
+    `adapter` is one of the model's (`ModelConfig.adapters`), "" for none. `priority` is the request's, lower first;
+    None: the body names none.
     `ignored` names accepted parameters without effect; they are listed in the header `x-ignored-parameters`.
     """
 
@@ -185,10 +224,13 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     add_special_tokens: bool = True
     truncate: int | None = None
     splits_reasoning: bool = False
+    thinking_budget: ThinkingBudget | None = None
     must_fit: bool = False
     bad_sequences: tuple[str, ...] = ()
     adapter: str = ""
+    priority: int | None = None
     ignored: tuple[str, ...] = ()
+    translation: Translation | None = None
 
 
 class Array(msgspec.Struct, frozen=True, array_like=True):
@@ -244,7 +286,9 @@ class Token(msgspec.Struct, frozen=True):
 
     What a token adds to a text is not always what it is called: the token that ends a text adds nothing, and the first
     half of a character neither. `name` and `partial` are what TopToken has as `text` and `partial`: the same for a
-    token wherever it stands. They are only given with a `logprob`; otherwise `name` is None.
+    token wherever it stands. They are only given with a `logprob`; otherwise `name` is None. `rank`, for a prompt
+    token, counts the tokens that are at least as likely at its position, itself included; None where the engine does
+    not report it.
     """
 
     id: int
@@ -254,10 +298,11 @@ class Token(msgspec.Struct, frozen=True):
     top: tuple[TopToken, ...] = ()
     name: str | None = None
     partial: bytes | None = None
+    rank: int | None = None
 
     @property
     def alternative(self) -> TopToken | None:
-        """The token as it would be told among the alternatives of its position; None without a `logprob`."""
+        """The token as one of the alternatives at its position; None without a `logprob`."""
         if self.logprob is None:
             return None
         name = self.text if self.name is None else self.name
@@ -290,7 +335,8 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True):
     prompt: str  # what the model was given, as text
     prompt_tokens: int
     generated_tokens: int
-    reasoning_tokens: int | None = None  # of these, those of the reasoning and its marks; None: it is not told apart
+    reasoning_tokens: int | None = None  # tokens of the reasoning and its marks; None: it is not separated
+    cached_tokens: int | None = None  # prompt tokens found in the prefix cache; None: unknown
     seed: int | None = None  # None for greedy
     prefill: tuple[Token, ...] = ()  # prompt tokens, when asked for
     cumulative_logprob: float = 0.0
@@ -321,7 +367,10 @@ class TokenEvent(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
     `token_id` is -1 in an event without a token: an error, with an `errors.ServingError`'s kind in `error_kind`.
     `logprob` is None where it is not needed. `top` are (id, logprob) pairs, best first. `prompt` comes once, with the
     first token: for every prompt position (logprob or None, alternatives). `running_s` comes with it too: how long the
-    engine has worked on the sequence, in seconds, since the first step that read of its prompt began.
+    engine has worked on the sequence, in seconds, since the first step that read of its prompt began. So do
+    `cached_tokens`, how many of the prompt's tokens the engine found in its cache (None: it does not know), and with
+    `prompt`, if they are known, `prompt_ranks`: for every position, how many tokens are at least as likely there as the
+    prompt's; None for the first.
     """
 
     request_id: int
@@ -333,3 +382,10 @@ class TokenEvent(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
     error: str | None = None
     error_kind: str = "generation"
     running_s: float | None = None
+    cached_tokens: int | None = None
+    prompt_ranks: tuple[int | None, ...] = ()
+
+    @property
+    def ends(self) -> bool:
+        """Whether the sequence has no further events."""
+        return self.finish is not None or self.error is not None

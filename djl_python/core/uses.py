@@ -1,4 +1,4 @@
-"""How many use a thing that is to go once nobody does. Runs in an event loop."""
+"""Counts the uses of things, so that each can be removed after its last use. Runs in an event loop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Uses(Generic[K]):
 
     def __init__(self) -> None:
         self._counts = Counter[K]()
-        self._unused: dict[K, asyncio.Event] = {}  # of what somebody waits for
+        self._unused: dict[K, asyncio.Event] = {}  # of things whose end somebody awaits
 
     @contextlib.contextmanager
     def of(self, keys: Iterable[K]) -> Iterator[None]:

@@ -1,7 +1,7 @@
 """The dialects, by name: one folder for each API. To add one, write its `Dialect` and add a row to `DIALECTS`.
 
 Routes, pages and errors run in the front end, parsing, queries and formatters in the worker. A dialect imports no other
-one; what several need is in `shared`. Its types are what it reads, what it writes, and what /openapi.json shows.
+one; `shared` has what several need. The same types are read, written, and shown in /openapi.json.
 """
 
 from __future__ import annotations
@@ -14,7 +14,11 @@ from .shared.base import Dialect
 DIALECTS: Final = {
     "lmi": "djl_python.dialects.lmi.dialect:LmiDialect",
     "openai": "djl_python.dialects.openai.dialect:OpenAIDialect",
+    "responses": "djl_python.dialects.responses.dialect:ResponsesDialect",
     "tgi": "djl_python.dialects.tgi.dialect:TgiDialect",
+    "tei": "djl_python.dialects.tei.dialect:TeiDialect",
+    "anthropic": "djl_python.dialects.anthropic.dialect:AnthropicDialect",
+    "ollama": "djl_python.dialects.ollama.dialect:OllamaDialect",
     "mindie": "djl_python.dialects.mindie.dialect:MindieDialect",
     "triton": "djl_python.dialects.triton.dialect:TritonDialect",
 }

@@ -19,7 +19,7 @@ from ..config import ServerConfig, read_server_config
 from ..core.errors import ConfigError
 from .devices import torch_and_gpus
 from .finding import Finding, Level
-from .processor import kernels, processor, threads
+from .processor import building, kernels, processor, threads
 from .resources import descriptors, disk, memory, ports
 from .settings import settings
 from .software import engines, extras, versions
@@ -62,6 +62,7 @@ def examined() -> list[Finding]:
         *extras(),
         *processor(),
         *kernels(),
+        *building(),
         *threads(),
         *torch_and_gpus(),
         *engines(),
@@ -96,9 +97,9 @@ def _print(findings: Sequence[Finding]) -> None:
             table.add_row(Text(f" {_MARKS[finding.level]}", style), finding.name, Text(finding.value, style))
         console.print(table)
     for level, title in ((Level.BROKEN, "broken"), (Level.HINT, "could be better")):
-        told = [finding for finding in findings if finding.level is level]
-        if told:
+        shown = [finding for finding in findings if finding.level is level]
+        if shown:
             console.print(Text(f"\n{title}", "bold"))
-        for finding in told:
+        for finding in shown:
             advice = f"\n     {finding.advice}" if finding.advice else ""
             console.print(Text(f" {_MARKS[level]} {finding.name}: {finding.value}{advice}"))

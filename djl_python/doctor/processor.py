@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from ..core.cpu_limit import available_cpus
-from ..engine.native.compiling import PROCESSORS, compiler, features_here
-from ..engine.native.library import lacking, place_of, processors_here
+from ..engine.native.api import PROCESSORS, compiler, features_here, lacking, place_of, processors_here, what_is_missing
 from .finding import Finding, Level
 
 _SECTION: Final = "processor"
@@ -25,7 +24,7 @@ def processor() -> Iterator[Finding]:
     text = _CPUINFO.read_text() if _CPUINFO.exists() else ""
     named = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     yield Finding(_SECTION, "name", named[1] if named else "not known")
-    used = features_here() & set().union(*(one.features for one in PROCESSORS))
+    used = features_here() & set().union(*(processor.features for processor in PROCESSORS))
     yield Finding(_SECTION, "features", " ".join(sorted(used)) or "none that kernels use")
 
 
@@ -40,12 +39,12 @@ def kernels() -> Iterator[Finding]:
         return
     best = kinds[0]
     place = place_of(best)
-    others = [one.name for one in kinds[1:] if place_of(one)]
+    others = [kind.name for kind in kinds[1:] if place_of(kind)]
     beside = f"; also there: {', '.join(others)}" if others else ""
     if place:
         yield Finding(_SECTION, "kernels", f"{best.name}, {place}{beside}")
     elif compiler():
-        yield Finding(_SECTION, "kernels", f"{best.name}, to be built at the first start (some ten seconds){beside}")
+        yield Finding(_SECTION, "kernels", f"{best.name}, to be built at the first start (half a minute){beside}")
     else:
         yield Finding(
             *(_SECTION, "kernels", f"none for {best.name}, and no C++ compiler to build them{beside}", Level.HINT),
@@ -53,6 +52,22 @@ def kernels() -> Iterator[Finding]:
         )
     if lacks := PROCESSORS[0].features - features_here():
         yield Finding(_SECTION, "faster kernels", f"{PROCESSORS[0].name}: would need {' '.join(sorted(lacks))}")
+
+
+def building() -> Iterator[Finding]:
+    """What an installation from the sources (`pip install .`) would need; wheels with kernels need nothing."""
+    if not PROCESSORS:
+        return  # there are no kernels to compile
+    missing = what_is_missing()
+    if missing:
+        advice = "apt install g++ (libc6-dev comes with it)"
+        yield Finding(_SECTION, "pip install .", f"would make no kernels; missing: {missing}; {advice}")
+    else:
+        yield Finding(
+            *(_SECTION, "pip install ."),
+            f"can compile this processor's kernels, in half a minute of processor time, of which pip shows nothing "
+            f"without -v ({compiler()}); DJL_SERVING_KERNELS=all compiles those of all {len(PROCESSORS)} kinds",
+        )
 
 
 def threads() -> Iterator[Finding]:

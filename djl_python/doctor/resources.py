@@ -119,8 +119,8 @@ def _problem(address: Address) -> int:
             folder = Path(address.unix_path).parent
             in_use = Path(address.unix_path).exists()
             return errno.EADDRINUSE if in_use else 0 if os.access(folder, os.W_OK) else errno.EACCES
-        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, where = found[0]
+        entries = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, where = entries[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(where)

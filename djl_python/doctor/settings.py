@@ -17,14 +17,14 @@ def settings(config: ServerConfig) -> Iterator[Finding]:
     Args:
         config: the server's configuration.
     """
-    found = described_environment()
-    for name, value in found.values.items():
+    environment = described_environment()
+    for name, value in environment.values.items():
         yield Finding(_SECTION, name, value)
-    if not found.values:
+    if not environment.values:
         yield Finding(_SECTION, "variables", "none of this server's are set")
-    for problem in found.problems:
+    for problem in environment.problems:
         yield Finding(
             _SECTION, "wrong", problem, Level.BROKEN, "models that do not set this themselves refuse to start"
         )
-    for warning in (*found.warnings, *config.warnings):
+    for warning in (*environment.warnings, *config.warnings):
         yield Finding(_SECTION, "warning", warning, Level.HINT)

@@ -23,6 +23,7 @@ _SECTION: Final = "versions"
 _EXTRAS: Final = (
     ("images", "images in chats", "PIL", "pip install 'djl-serving[images]'"),
     ("s3", "models in s3://", "boto3", "pip install 'djl-serving[s3]'"),
+    ("tls", "self-signed certificates (djl-serving tls)", "cryptography", "pip install 'djl-serving[tls]'"),
     ("tracing", "OpenTelemetry traces", "opentelemetry.sdk.trace", "pip install 'djl-serving[tracing]'"),
 )
 
@@ -45,19 +46,19 @@ def versions() -> Iterator[Finding]:
 
 
 def _required(requirements: Iterator[Requirement]) -> Iterator[Finding]:
-    for one in requirements:
-        if one.marker is not None and not one.marker.evaluate({"extra": ""}):
+    for requirement in requirements:
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
         try:
-            found = importlib.metadata.version(one.name)
+            version = importlib.metadata.version(requirement.name)
         except importlib.metadata.PackageNotFoundError:
-            yield Finding(_SECTION, one.name, "missing", Level.BROKEN, f"pip install '{_plain(one)}'")
+            yield Finding(_SECTION, requirement.name, "missing", Level.BROKEN, f"pip install '{_plain(requirement)}'")
             continue
-        if one.specifier.contains(Version(found), prereleases=True):
-            yield Finding(_SECTION, one.name, found)
+        if requirement.specifier.contains(Version(version), prereleases=True):
+            yield Finding(_SECTION, requirement.name, version)
         else:
-            wrong = f"{found}, expected {one.specifier}"
-            yield Finding(_SECTION, one.name, wrong, Level.BROKEN, f"pip install '{_plain(one)}'")
+            wrong = f"{version}, expected {requirement.specifier}"
+            yield Finding(_SECTION, requirement.name, wrong, Level.BROKEN, f"pip install '{_plain(requirement)}'")
 
 
 def _plain(requirement: Requirement) -> str:

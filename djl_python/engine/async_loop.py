@@ -14,19 +14,20 @@ from typing import Final
 
 from ..core import logs
 from ..core.errors import ServingError
+from ..core.sequence_request import SequenceRequest
 from ..core.types import TokenEvent
+from ..ipc.framing import encode_frame
 from ..ipc.protocol import (
     AdapterChange,
-    Add,
     AnyMessage,
+    Beat,
     Cancel,
     Done,
     EngineMetrics,
     Expand,
-    Know,
-    Step,
+    SetVocabulary,
+    StepReport,
     Stop,
-    encode_frame,
 )
 from .inbox import Inbox
 from .interface import AsyncEngine, error_event
@@ -41,13 +42,15 @@ class AsyncLoop:
     """Gives an `AsyncEngine` a rolling batch's face: messages in, steps out.
 
     Events that arrive in one turn of the loop leave as one step. Every message is answered by a step, though it may be
-    an empty one, so that the worker knows that this loop has not frozen.
+    an empty one. While nothing leaves, a `Beat` does every `beat_s` seconds: the worker knows that this loop runs.
     """
 
-    def __init__(self, sock: socket.socket, inbox: Inbox, engine: AsyncEngine) -> None:
+    def __init__(self, sock: socket.socket, inbox: Inbox, engine: AsyncEngine, beat_s: float = 1.0) -> None:
         self._sock = sock
         self._inbox = inbox
         self._engine = engine
+        self._beat_s = beat_s
+        self._sent = True  # a frame, since the last beat was due
         self._loop = asyncio.get_running_loop()
         self._sequences: dict[int, asyncio.Task[None]] = {}
         self._asked: set[asyncio.Task[None]] = set()
@@ -62,6 +65,7 @@ class AsyncLoop:
         Raises:
             Exception: the engine's `isolate` raised it: no sequence can succeed any more.
         """
+        self._beat()
         self._measure_soon()  # not at once: the worker is not ready yet, and the front end would not listen
         self._inbox.when_arrived(lambda: self._loop.call_soon_threadsafe(self._take))
         try:
@@ -72,12 +76,12 @@ class AsyncLoop:
             await self._engine.close()
 
     def _take(self) -> None:
-        for message in self._inbox.take(wait=False):
+        for message in self._inbox.take():
             self._apply(message)
         self._send_soon()
 
     def _apply(self, message: AnyMessage) -> None:
-        if isinstance(message, Add):
+        if isinstance(message, SequenceRequest):
             self._sequences[message.id] = self._loop.create_task(self._generate(message))
         elif isinstance(message, Cancel):
             if (sequence := self._sequences.pop(message.id, None)) is not None:
@@ -86,28 +90,26 @@ class AsyncLoop:
             self._answer(message.id, self._engine.expand(message.pictures))
         elif isinstance(message, AdapterChange):
             self._answer(message.id, self._change(message))
-        elif isinstance(message, Know):
-            self._engine.know(message.vocabulary)
+        elif isinstance(message, SetVocabulary):
+            self._engine.set_vocabulary(message.vocabulary)
         elif isinstance(message, Stop) and not self._ended.done():
             self._ended.set_result(None)
 
-    async def _generate(self, add: Add) -> None:
-        logs.work_on(add.request_id)
+    async def _generate(self, request: SequenceRequest) -> None:
+        logs.work_on(request.http_request_id)
         try:
-            adapted = {"adapter": add.adapter} if add.adapter else {}
-            generated = self._engine.generate(add.id, add.prompt_ids, add.sampling, add.images, **adapted)
-            async with contextlib.aclosing(generated) as events:
+            async with contextlib.aclosing(self._engine.generate(request)) as events:
                 async for event in events:
                     self._events.append(event)
                     self._send_soon()
         except Exception as exc:  # the loop's boundary: a sequence that fails costs no other one anything
-            self._events.append(error_event(add.id, exc))
+            self._events.append(error_event(request.id, exc))
             self._send_soon()
             if not isinstance(exc, ServingError):
                 log.exception("a sequence failed")
                 self._isolate(exc)
         finally:
-            self._sequences.pop(add.id, None)
+            self._sequences.pop(request.id, None)
 
     async def _change(self, change: AdapterChange) -> list[int]:
         if change.operation == "unregister":
@@ -117,12 +119,12 @@ class AsyncLoop:
         return []
 
     def _answer(self, message_id: int, work: Coroutine[None, None, list[int]]) -> None:
-        """Do what the worker waits for, beside everything else."""
+        """Do a request of the worker concurrently with everything else."""
 
         async def answer() -> None:
             try:
                 done = Done(message_id, await work)
-            except Exception as exc:  # the loop's boundary: what can't be done costs no sequence anything
+            except Exception as exc:  # the loop's boundary: a failed request affects no sequence
                 event = error_event(message_id, exc)
                 done = Done(message_id, error=event.error or "", error_kind=event.error_kind)
                 if not isinstance(exc, ServingError):
@@ -142,23 +144,31 @@ class AsyncLoop:
             if not self._ended.done():
                 self._ended.set_exception(exc)
 
+    def _beat(self) -> None:
+        if self._ended.done():
+            return
+        if not self._sent:
+            self._sock.sendall(encode_frame([Beat()]))
+        self._sent = False
+        self._loop.call_later(self._beat_s, self._beat)
+
     def _send_soon(self) -> None:
         if not self._sending:
             self._sending = True
             self._loop.call_soon(self._send)
 
     def _send(self) -> None:
-        self._sending = False
+        self._sending, self._sent = False, True
         events, self._events = self._events, []
-        self._sock.sendall(encode_frame([Step(events, self._engine.stats)]))
+        self._sock.sendall(encode_frame([StepReport(events, self._engine.stats)]))
         self._measure_soon()
 
     def _measure_soon(self) -> None:
         if not self._metrics_due:
             self._metrics_due = True
-            self._loop.call_later(METRICS_EVERY_S, self._tell_metrics)
+            self._loop.call_later(METRICS_EVERY_S, self._send_metrics)
 
-    def _tell_metrics(self) -> None:
+    def _send_metrics(self) -> None:
         self._metrics_due = False
         if not self._ended.done() and (families := self._engine.metrics()):
             self._sock.sendall(encode_frame([EngineMetrics(families)]))

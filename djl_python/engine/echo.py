@@ -1,7 +1,7 @@
 """An engine without a model: gives every sequence its own prompt back, token by token. Runs in the engine process.
 
-For measuring what everything but the model costs, and for testing clients: it starts at once, needs no checkpoint but
-a tokenizer, and imports no torch.
+Measures the cost of everything but the model, and tests clients: it starts at once, needs only a tokenizer of a
+    checkpoint, and imports no torch.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from typing import Final
 
 from ..config.engines import NoOptions
 from ..core.engine_info import EngineStats
-from ..core.types import Images, SamplingParams, TokenEvent
+from ..core.sequence_request import SequenceRequest
+from ..core.types import TokenEvent
 from .batch.sequence import PromptEntry, Sequence
-from .interface import Engine, EngineSettings, Progress, RollingBatch
+from .interface import EngineSettings, Progress, RollingBatch
+from .row import Engine
 
 _DEFAULT_CONTEXT = 1 << 20
 
@@ -25,17 +27,16 @@ class EchoRollingBatch(RollingBatch):
         self.max_model_len = settings.max_model_len or _DEFAULT_CONTEXT
         self.max_batch_size = settings.max_batch_size
         self.description = "echo: repeats the prompt"
+        self._ends = frozenset[int]()  # tokens that end an answer
         self._running: dict[int, Sequence] = {}
         self._waiting: deque[Sequence] = deque()
 
-    def add(
-        self, request_id: int, prompt_ids: list[int], sampling: SamplingParams, images: Images | None = None
-    ) -> None:
-        self.check_prompt(prompt_ids)
-        sequence = Sequence(request_id, list(prompt_ids), len(prompt_ids), sampling)
-        if sampling.prompt_logprobs is not None:
-            certain: list[PromptEntry] = [(0.0, _top(token, sampling.prompt_logprobs)) for token in prompt_ids[1:]]
-            sequence.prompt_entries = [(None, ()), *certain]
+    def add(self, request: SequenceRequest) -> None:
+        self.check_prompt(request.prompt_ids)
+        sequence = Sequence.of(request)
+        if (shown := request.sampling.prompt_logprobs) is not None:
+            certain: list[PromptEntry] = [(0.0, _top(token, shown)) for token in request.prompt_ids[1:]]
+            sequence.prompt_entries, sequence.prompt_ranks = [(None, ()), *certain], [None, *(1 for _ in certain)]
         self._waiting.append(sequence)
 
     def cancel(self, request_id: int) -> None:
@@ -65,7 +66,7 @@ class EchoRollingBatch(RollingBatch):
 
     def _advance(self, sequence: Sequence) -> TokenEvent:
         token = sequence.tokens[len(sequence.tokens) - sequence.prompt_length]
-        return sequence.append(token, 0.0, _top(token, sequence.sampling.top_logprobs), frozenset(), self.max_model_len)
+        return sequence.append(token, 0.0, _top(token, sequence.sampling.top_logprobs), self._ends, self.max_model_len)
 
 
 def _top(token: int, alternatives: int) -> tuple[tuple[int, float], ...]:

@@ -1,4 +1,4 @@
-"""What engines of other makers have in common: options that are passed on, and the GPUs that their process sees.
+"""Shared by other makers' engines: options that are passed on, and the GPUs that their process sees.
 
 Runs in every process; imports none of them.
 """
@@ -12,14 +12,15 @@ import msgspec
 
 from ..config import ModelConfig, devices_sharing, visible_devices
 from ..config.binding import settings_of
-from ..config.settings import Options, ServingSettings
+from ..config.settings.options import Options
+from ..config.settings.serving import ServingSettings
 
 #: torch's names of `option.dtype`, which are other engines' too.
 DTYPES: Final[Mapping[str, str]] = {"auto": "auto", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 
 def passed_options(properties: Mapping[str, str], own: type[msgspec.Struct]) -> dict[str, str]:
-    """Of a model's settings, those that nobody here declares: they are the engine's, under their own names.
+    """The settings of a model that this project does not declare: they are the engine's own.
 
     Args:
         own: declares the options that only this engine takes.
@@ -35,7 +36,7 @@ def passed_options(properties: Mapping[str, str], own: type[msgspec.Struct]) -> 
 
 def _names(struct: type[msgspec.Struct], prefix: str) -> set[str]:
     settings = settings_of(struct, prefix)
-    return {name.removeprefix(prefix) for one in settings for name in (one.key, *one.aliases)}
+    return {name.removeprefix(prefix) for setting in settings for name in (setting.key, *setting.aliases)}
 
 
 def visible_gpus(config: ModelConfig, environ: Mapping[str, str]) -> dict[str, str]:

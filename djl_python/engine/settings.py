@@ -1,4 +1,4 @@
-"""What the built-in engine is opened with: the settings that its rooms read. Runs in the worker and in the engine."""
+"""The settings of the built-in engine, which its rooms read. Runs in the worker and in the engine."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ class BuiltInSettings(EngineSettings, frozen=True, kw_only=True):
 
     `kv_blocks` fixes the number of the cache's blocks, as for a draft model.
     One of the two parallel degrees is 1.
-    `trial_ids` are a text to try the model on, where it isn't sent later (`trial_text`).
-    `placement` is the module:Class of a `devices.placement.Placement` of a library's, which `placement_options` are
-    for, and `placement_name` its name; "": the engine places weights itself.
+    `probe_ids` are a text to try the model on, where it isn't sent later (`Engine.takes_probe_ids`).
+    `placement` is the module:Class of the `devices.placement.DevicePlacement` that places the weights, made with
+    `placement_options`; `placement_name` is what users call it. "": the engine places weights itself.
+    `enable_lora` says whether sequences may name `adapters`; `max_lora_rank` is the highest rank.
     """
 
     kernels: str = "auto"
@@ -32,10 +33,14 @@ class BuiltInSettings(EngineSettings, frozen=True, kw_only=True):
     device_map: str = ""
     max_memory: str = ""
     offload_folder: str = ""
-    trial_ids: list[int] = msgspec.field(default_factory=list)
+    probe_ids: list[int] = msgspec.field(default_factory=list)
     placement: str = ""
     placement_name: str = ""
     placement_options: dict[str, Any] = msgspec.field(default_factory=dict)
+    enable_lora: bool = False
+    max_loras: int = 4
+    max_cpu_loras: int | None = None
+    max_lora_rank: int = 16
 
     @property
     def ranks(self) -> int:

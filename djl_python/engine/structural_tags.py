@@ -1,4 +1,4 @@
-"""A grammar behind free text, as a structural tag of xgrammar: vLLM and TensorRT-LLM take one.
+"""A grammar after free text, as a structural tag of xgrammar: vLLM and TensorRT-LLM take one.
 
 Runs in the engine process, without either.
 """
@@ -23,7 +23,9 @@ def structural_tag(before: FreeText, grammar: Grammar) -> str:
 
 def _format(before: FreeText, grammar: Grammar) -> dict[str, Any]:
     if grammar.kind == "regex":
-        answer = {"type": "regex", "pattern": grammar.source}
+        answer: dict[str, Any] = {"type": "regex", "pattern": grammar.source}
+    elif grammar.kind == "gbnf":
+        answer = {"type": "grammar", "grammar": grammar.source}
     else:
         answer = {"type": "json_schema", "json_schema": schema_of(grammar)}
     space = {"type": "regex", "pattern": r"\s*"}

@@ -1,7 +1,8 @@
-"""The names of transformers that its documentation does not promise: the engine uses them here and nowhere else.
+"""The private names of transformers that loading and placing use. Runs in the engine process, at load.
 
-Checked with transformers 5.4.0, the oldest that is supported, and 5.24.0. `tests/engine/test_transformers_private.py`
-tells which name a release lacks. Runs in the engine process, at load.
+setup.cfg names the oldest release that is supported, and `NEWEST_TRIED` is the newest that was tried.
+`tests/packaging/test_transformers_names.py` lists every private name that the project uses, and says what breaks where
+a release lacks one.
 """
 
 from __future__ import annotations
@@ -10,8 +11,24 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
+from packaging.version import Version
+
+#: The newest release that the tests were run with; constraints.txt installs it.
+NEWEST_TRIED: Final = "5.24"
+
 # Operations that lay the weights of experts out as (experts, out, in), or two of them joined by rows.
 _STACKING: Final = ([("MergeModulelist", 0)], [("MergeModulelist", 0), ("Concatenate", 1)])
+
+
+def newer_than_tried(release: str) -> str:
+    """A warning, if a release is newer than those that were tried; "" if not."""
+    tried = Version(NEWEST_TRIED)
+    if Version(release).release[:2] <= tried.release[:2]:
+        return ""
+    return (
+        f"transformers {release} is newer than {NEWEST_TRIED}, the newest that was tried with this server: if a model "
+        f"fails to load, or runs on torch where it ran on the native kernels, install 'transformers<={NEWEST_TRIED}.99'"
+    )
 
 
 def attention_name(config: Any) -> str:
@@ -35,8 +52,14 @@ def ignore_when_loading(model: Any, patterns: Iterable[str]) -> None:
 
 
 def keep_uninitialized(module: Any) -> None:
-    """Have the weights of a module, which may have none any more, not be initialized where they are not loaded."""
+    """Keep transformers from initializing a module's unloaded weights; the module may have none any more."""
     module._is_hf_initialized = True
+
+
+def kept_in_fp32(model: Any, *, is_fp16: bool) -> frozenset[str]:
+    """Parts of the names of parameters that transformers loads in fp32 where a model is loaded in 16 bits."""
+    names = (model._keep_in_fp32_modules_strict, model._keep_in_fp32_modules if is_fp16 else None)
+    return frozenset(one for some in names for one in some or ())
 
 
 def untie(model: Any) -> None:
@@ -64,7 +87,7 @@ class WeightConverter:
 
     @property
     def patterns(self) -> list[str]:
-        """Of the tensors' names, in the order in which they are combined."""
+        """The tensors' names, in the order in which they are combined."""
         return list(self._converter.source_patterns)
 
     @property

@@ -40,7 +40,7 @@ _LINK: Final = "a link"
 
 
 @dataclass(frozen=True)
-class Limits:
+class ArchiveLimits:
     """What an archive may hold.
 
     Attributes:
@@ -59,10 +59,10 @@ class Limits:
     left_bytes: int = 64 << 20
 
 
-LIMITS: Final = Limits()
+LIMITS: Final = ArchiveLimits()
 
 
-def unpack(archive: Path, into: Path, limits: Limits = LIMITS) -> None:
+def unpack(archive: Path, into: Path, limits: ArchiveLimits = LIMITS) -> None:
     """Unpack a zip or tar file into a directory, which exists and is empty. After an error, some of it may be there.
 
     Raises:
@@ -215,7 +215,7 @@ def _tar_entries(tar: tarfile.TarFile) -> Iterator[_Entry]:
     return (_TarEntry(tar, info) for info in tar)
 
 
-def _write(entries: Iterator[_Entry], archive: Path, into: Path, limits: Limits) -> None:
+def _write(entries: Iterator[_Entry], archive: Path, into: Path, limits: ArchiveLimits) -> None:
     """Write what is in an archive: directories and files as they come, then the links between them."""
     packed = archive.stat().st_size
     most = min(limits.unpacked_bytes, max(limits.free_bytes, limits.ratio * packed))

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from urllib.parse import parse_qsl
 
-from ..core.errors import PayloadError
+from ..core.budgets import FORM_FIELDS
+from ..core.errors import PayloadError, TooLargeError
 from .multipart import Begun, MultipartReader
 
 MULTIPART = "multipart/form-data"
@@ -19,13 +20,20 @@ def media_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower()
 
 
+def is_form(content_type: str) -> bool:
+    """Whether a body of this content-type is a form."""
+    return media_type(content_type) in (MULTIPART, URLENCODED)
+
+
 def parse_form(content_type: str, body: bytes) -> list[tuple[str, bytes]]:
     """(name, value) of each field of a form body, in order; the value of a file is its content.
 
     Raises:
+        TooLargeError: there are too many.
         PayloadError: a malformed multipart body, a field without a name, or a name that is not UTF-8.
     """
     if media_type(content_type) == URLENCODED:
+        _check_fields(1 + body.count(b"&"))
         # latin-1 maps bytes to code points one to one, so that undecodable values come back as they were sent.
         pairs = parse_qsl(body.decode("latin-1"), keep_blank_values=True, encoding="latin-1")
         try:
@@ -33,11 +41,17 @@ def parse_form(content_type: str, body: bytes) -> list[tuple[str, bytes]]:
         except UnicodeDecodeError as exc:
             raise PayloadError(f"a form field's name is not UTF-8: {exc.object!r}") from exc
     reader = MultipartReader(content_type)
-    found: list[tuple[str, list[bytes]]] = []
+    fields: list[tuple[str, list[bytes]]] = []
     for read in reader.feed(body):
         if isinstance(read, Begun):
-            found.append((read.name, []))
+            fields.append((read.name, []))
+            _check_fields(len(fields))
         else:
-            found[-1][1].append(read)
+            fields[-1][1].append(read)
     reader.end()
-    return [(name, b"".join(pieces)) for name, pieces in found]
+    return [(name, b"".join(pieces)) for name, pieces in fields]
+
+
+def _check_fields(count: int) -> None:
+    if wrong := FORM_FIELDS.excess(count, at_least=True):
+        raise TooLargeError(f"the request body: {wrong}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Final
 
 #: Pattern of a header's name.
@@ -19,6 +20,16 @@ _WEIGHT: Final = re.compile(r"q\s*=\s*(0?\.\d+|[01](?:\.0*)?)")
 SERVERS_OWN: Final = frozenset({"connection", "content-length", "keep-alive", "transfer-encoding", "upgrade"})
 #: Statuses without a body.
 BODILESS: Final = frozenset({204, 304})
+#: Statuses that APIs have and HTTP has not: Anthropic's 529.
+_OTHERS: Final = {529: "Overloaded"}
+
+
+def phrase_of(status: int) -> str:
+    """The standard reason phrase of a status; "Unknown" for one that has none."""
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return _OTHERS.get(status, "Unknown")
 
 
 def preferred(accept: str, offered: Sequence[str]) -> str | None:
@@ -32,7 +43,7 @@ def preferred(accept: str, offered: Sequence[str]) -> str | None:
 
     def weight(media_type: str) -> float:
         ranges = (media_type, media_type.partition("/")[0] + "/*", "*/*", "*")
-        return next((weights[one] for one in ranges if one in weights), 0.0)
+        return next((weights[media_range] for media_range in ranges if media_range in weights), 0.0)
 
     best = max(offered, key=weight)
     return best if weight(best) > 0 else None
@@ -41,5 +52,5 @@ def preferred(accept: str, offered: Sequence[str]) -> str | None:
 def _weighted_range(item: str) -> tuple[str, float]:
     """`text/html;level=1;q=0.5` -> (`text/html`, 0.5). A weight that is no number counts as none: 1."""
     name, *parameters = (part.strip() for part in item.split(";"))
-    found = next((_WEIGHT.fullmatch(part) for part in parameters if part.startswith("q")), None)
-    return name, float(found[1]) if found else 1.0
+    match = next((_WEIGHT.fullmatch(part) for part in parameters if part.startswith("q")), None)
+    return name, float(match[1]) if match else 1.0

@@ -10,10 +10,10 @@ from typing import Any, Final
 import msgspec
 
 from ..core.errors import ParameterError
+from .json_alternatives import Alternatives
 from .json_instances import Instances, list_in, mapping, names_in
+from .json_size import SchemaSize
 
-#: Nested objects and arrays: far more than real schemas have, and safe for recursive readers.
-MAX_DEPTH: Final = 100
 #: Keywords whose value is data, not a schema.
 _DATA: Final = frozenset(("const", "default", "enum", "examples"))
 #: Keywords whose value maps names that the client chooses to schemas.
@@ -41,57 +41,44 @@ _ALWAYS_MET: Final[Mapping[str, tuple[Any, ...]]] = {
 #: Choices of properties for all of a schema's `minProperties` and `maxProperties`, multiplied: generation tries all of
 #: them. Where there are more, an object has the first.
 _MOST_CHOICES: Final = 64
-#: Alternatives of a `oneOf` that are compared with each other.
-_MOST_ALTERNATIVES: Final = 100
 #: Values of `$schema` that name no particular draft.
 _ANY_DRAFT: Final = ("http://json-schema.org/schema", "https://json-schema.org/schema")
 
 
-def check(schema: Mapping[str, Any], field: str) -> None:
-    """Refuse a schema that is nested too deeply (`check_depth`), has no instance that ends, or has bounds that
-    generation would not keep exactly.
+def check(schema: Mapping[str, Any], field: str, size: SchemaSize | None = None) -> None:
+    """Refuse a schema that is too large (`SchemaSize`), has no instance that ends, or has bounds that generation would
+    not keep exactly.
+
+    Args:
+        size: what the request's other schemas have.
 
     Raises:
         ParameterError: with `field` and what was expected.
     """
-    check_depth(schema, field)
+    (size or SchemaSize()).add(schema, field)
     if not Instances(schema).has_finite(schema):
         raise ParameterError(
             f"{field}: no text is an instance of this schema: each would have to contain another", field
         )
-    for one in _subschemas(schema):
-        if _free_keys(one) > 1:
+    for subschema in _subschemas(schema):
+        if _free_keys(subschema) > 1:
             raise ParameterError(
                 f"{field}: expected a minProperties that the listed properties reach, or all but one, got "
-                f"{one['minProperties']}: generation can't keep keys that are not listed from being the same",
+                f"{subschema['minProperties']}: generation can't keep keys that are not listed from being the same",
                 field,
             )
         for name in _LOWER + _UPPER:
-            if not _is_kept(bound := one.get(name), lower=name in _LOWER):
+            if not _is_kept(bound := subschema.get(name), lower=name in _LOWER):
                 raise ParameterError(f"{field}: expected a {name} that a 64-bit number holds, got {bound}", field)
 
 
-def check_depth(schema: Mapping[str, Any], field: str) -> None:
-    """Refuse a schema nested more than `MAX_DEPTH` levels deep, which readers of schemas can't follow.
-
-    Raises:
-        ParameterError: the schema is too deep; names `field`.
-    """
-    level: list[Any] = [schema]
-    for _ in range(MAX_DEPTH):
-        level = [item for one in level for item in (one.values() if isinstance(one, Mapping) else one)]
-        level = [item for item in level if isinstance(item, Mapping | list)]
-        if not level:
-            return
-    raise ParameterError(f"{field}: expected a JSON schema of at most {MAX_DEPTH} levels", field)
-
-
 def _subschemas(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """A schema and all its subschemas."""
-    yield schema
-    for key, value in schema.items():
-        for one in _within(key, value):
-            yield from _subschemas(one)
+    """A schema and all its subschemas, each before those in it."""
+    left = [schema]
+    while left:
+        subschema = left.pop()
+        yield subschema
+        left += reversed([part for key, value in subschema.items() for part in _within(key, value)])
 
 
 def _free_keys(schema: Mapping[str, Any]) -> int:
@@ -125,15 +112,16 @@ def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
       distinct for being closed, they stay open.
     - What has no finite instance is left out: a model that began one could never end it.
     - `minProperties` and `maxProperties` about listed properties become alternatives, which generation can count.
+    - A reference has one spelling of those that mean the same: who reads it counts what it has not met yet.
     - A `$schema` that names no draft is dropped, and so are a `format` that JSON Schema does not define, and keywords
       that say nothing (`_ALWAYS_MET`).
     """
     instances, others = Instances(schema), not _composes(schema)
     closing = _Closing(instances, others=others, types=not _overlaps(schema, instances, closing=others))
-    found = closing.closed(schema)
-    if str(found.get("$schema", "")).rstrip("#") in _ANY_DRAFT:
-        del found["$schema"]
-    return found
+    closed_schema = closing.closed(schema)
+    if str(closed_schema.get("$schema", "")).rstrip("#") in _ANY_DRAFT:
+        del closed_schema["$schema"]
+    return closed_schema
 
 
 def _composes(schema: Mapping[str, Any]) -> bool:
@@ -143,7 +131,7 @@ def _composes(schema: Mapping[str, Any]) -> bool:
         return True
     if _COMPOSING & schema.keys() or ("properties" in schema and _ALTERNATIVES & schema.keys()):
         return True
-    return any(_composes(one) for key, value in schema.items() for one in _within(key, value))
+    return any(_composes(subschema) for key, value in schema.items() for subschema in _within(key, value))
 
 
 def _within(key: str, value: Any) -> Iterator[Mapping[str, Any]]:
@@ -151,8 +139,8 @@ def _within(key: str, value: Any) -> Iterator[Mapping[str, Any]]:
     if key in _DATA:
         return
     values = value.values() if key in _NAMED and isinstance(value, Mapping) else (value,)
-    for one in values:
-        yield from (item for item in (one if isinstance(one, list) else [one]) if isinstance(item, Mapping))
+    for element in values:
+        yield from (item for item in (element if isinstance(element, list) else [element]) if isinstance(item, Mapping))
 
 
 def with_subschemas(
@@ -172,7 +160,7 @@ def with_subschemas(
     return {
         key: value
         if key in _DATA or key in kept
-        else {name: changed(one) for name, one in value.items()}
+        else {name: changed(subschema) for name, subschema in value.items()}
         if key in _NAMED and isinstance(value, Mapping)
         else changed(value)
         for key, value in schema.items()
@@ -181,15 +169,8 @@ def with_subschemas(
 
 def _overlaps(schema: Mapping[str, Any], instances: Instances, *, closing: bool) -> bool:
     """Whether an instance of one of a `oneOf`'s alternatives, closed, could also be one of another, as it was."""
-    for one in _subschemas(schema):
-        parts = one.get("oneOf")
-        if not isinstance(parts, list):
-            continue
-        if len(parts) > _MOST_ALTERNATIVES:
-            return True
-        if not all(instances.apart(narrow, wide, closing) for narrow, wide in itertools.permutations(parts, 2)):
-            return True
-    return False
+    alternatives = Alternatives(instances, closing=closing)
+    return any(alternatives.overlap(list_in(subschema.get("oneOf"))) for subschema in _subschemas(schema))
 
 
 class _Closing(msgspec.Struct):
@@ -207,16 +188,18 @@ class _Closing(msgspec.Struct):
     choices: int = _MOST_CHOICES
 
     def closed(self, schema: Mapping[str, Any]) -> dict[str, Any]:
-        said = {key: value for key, value in schema.items() if value not in _ALWAYS_MET.get(key, ())}
-        found = with_subschemas(said, self._ended, kept=_CONDITIONS)
-        if isinstance(format_ := found.get("format"), str) and format_ not in _FORMATS:
-            del found["format"]
+        effective = {key: value for key, value in schema.items() if value not in _ALWAYS_MET.get(key, ())}
+        rewritten = with_subschemas(effective, self._ended, kept=_CONDITIONS)
+        if isinstance(format_ := rewritten.get("format"), str) and format_ not in _FORMATS:
+            del rewritten["format"]
+        if isinstance(reference := rewritten.get("$ref"), str):
+            rewritten["$ref"] = self.instances.canonical(reference)
         if self.types:
             if "properties" in schema:
-                found.setdefault("type", "object")
+                rewritten.setdefault("type", "object")
             if self.others and schema.keys() & {"properties", "patternProperties"}:
-                self._close(found)
-        return self._counted(found) if found.get("type") == "object" else found
+                self._close(rewritten)
+        return self._counted(rewritten) if rewritten.get("type") == "object" else rewritten
 
     def _close(self, schema: dict[str, Any]) -> None:
         """Have an object hold what it lists, and what it requires."""
@@ -285,4 +268,9 @@ def _with_any(schema: dict[str, Any], choices: list[dict[str, Any]]) -> dict[str
 def _properties(schema: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str], list[str]]:
     """The listed properties, the names of those that are required, and of those that need not be there."""
     listed, required = mapping(schema.get("properties")), list(dict.fromkeys(names_in(schema.get("required"))))
-    return listed, required, [name for name, one in listed.items() if name not in required and one is not False]
+    needed = frozenset(required)
+    return (
+        listed,
+        required,
+        [name for name, subschema in listed.items() if name not in needed and subschema is not False],
+    )

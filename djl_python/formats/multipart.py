@@ -42,14 +42,17 @@ class MultipartReader:
     """Reads one body. Holds back no more than a delimiter's length of data, or a part's headers.
 
     Raises:
-        PayloadError: the content-type names no boundary.
+        PayloadError: the content-type names no boundary, or one that no body can have.
     """
 
     def __init__(self, content_type: str) -> None:
         boundary = _parameters(content_type).get("boundary")
         if not boundary:
             raise PayloadError("multipart/form-data without a boundary in its content-type")
-        self._delimiter = b"\r\n--" + boundary.encode("latin-1")
+        try:
+            self._delimiter = b"\r\n--" + boundary.encode("latin-1")
+        except UnicodeEncodeError:
+            raise PayloadError(f"multipart/form-data: expected a boundary in ASCII, got {boundary[:100]!r}") from None
         # A delimiter is preceded by the line end of the part before it, which is not that part's data.
         self._held = b"\r\n"
         self._state = _State.PREAMBLE
@@ -69,13 +72,13 @@ class MultipartReader:
                     break
                 yield begun
                 continue
-            found = held.find(self._delimiter, at)
+            delimiter_at = held.find(self._delimiter, at)
             # What may be the beginning of a delimiter is held back.
-            end = found if found >= 0 else max(at, len(held) - len(self._delimiter) + 1)
+            end = delimiter_at if delimiter_at >= 0 else max(at, len(held) - len(self._delimiter) + 1)
             if self._state is _State.DATA and end > at:
                 yield held[at:end]
             at = end
-            if found < 0:
+            if delimiter_at < 0:
                 break
             at += len(self._delimiter)
             self._state = _State.HEAD
@@ -114,20 +117,20 @@ def _begun(head: bytes) -> Begun:
     for line in head.split(b"\r\n"):
         name, _, value = line.partition(b":")
         if name.strip().lower() == b"content-disposition":
-            found = _parameters(_text(value))
-            if "name" in found:
-                return Begun(found["name"], found.get("filename", ""))
+            parameters = _parameters(_text(value))
+            if "name" in parameters:
+                return Begun(parameters["name"], parameters.get("filename", ""))
     raise PayloadError('multipart/form-data: a part without content-disposition: form-data; name="..."')
 
 
 def _parameters(value: str) -> dict[str, str]:
-    found: dict[str, str] = {}
+    parameters: dict[str, str] = {}
     for name, quoted, bare in _PARAMETER.findall(value):
         # Browsers escape a quote in a name as %22, curl as \".
-        found[name.lower()] = re.sub(r"\\(.)", r"\1", quoted).replace("%22", '"') if quoted else bare
-    for extended in [name for name in found if name.endswith("*")]:
-        found[extended.removesuffix("*")] = unquote(found[extended].rpartition("'")[2])
-    return found
+        parameters[name.lower()] = re.sub(r"\\(.)", r"\1", quoted).replace("%22", '"') if quoted else bare
+    for extended in [name for name in parameters if name.endswith("*")]:
+        parameters[extended.removesuffix("*")] = unquote(parameters[extended].rpartition("'")[2])
+    return parameters
 
 
 def _text(data: bytes) -> str:

@@ -12,11 +12,14 @@ from collections.abc import Callable, MutableMapping
 from typing import Final, cast
 from weakref import WeakKeyDictionary
 
-from .protocol import AnyMessage, FrameReader, FrameWriter
+from .framing import FrameReader, FrameWriter
+from .protocol import AnyMessage
 
 SOCKET_BUFFER_BYTES: Final = 1 << 20
 # asyncio's default read buffer is larger than malloc keeps for reuse: each read would map and unmap memory.
 _READ_BYTES: Final = 1 << 16
+#: How many unsent bytes a channel may have before those who wait for `room` do.
+UNSENT_BYTES: Final = 1 << 26
 # The channels of each event loop that have unsent messages, in the order in which they got their first.
 _unsent: Final[MutableMapping[asyncio.AbstractEventLoop, dict[Channel, None]]] = WeakKeyDictionary()
 
@@ -30,6 +33,8 @@ class Channel(asyncio.BufferedProtocol):
 
     Attributes:
         before_frame: called before `flush` sends a frame; messages that it sends go into that frame.
+        frames: how many frames were sent.
+        reads: how often anything was received.
 
     Callbacks run in the event loop: `on_messages` once per read, with all messages that the read completed; `on_closed`
     exactly once, even when the peer was killed.
@@ -43,8 +48,11 @@ class Channel(asyncio.BufferedProtocol):
         self._outgoing = FrameWriter()
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
+        self._has_room = asyncio.Event()
+        self._has_room.set()
         self._unsent = _unsent.setdefault(self._loop, {})  # shared with the other channels of the loop
         self.closed = False
+        self.frames = self.reads = 0
         self.before_frame: Callable[[], None] = _nothing
 
     async def attach(self, sock: socket.socket) -> None:
@@ -82,6 +90,7 @@ class Channel(asyncio.BufferedProtocol):
         if not self._outgoing:
             return
         self._unsent.pop(self, None)
+        self.frames += 1
         frame = self._outgoing.take()
         if self._transport is not None and not self.closed:
             self._transport.write(frame)
@@ -92,6 +101,11 @@ class Channel(asyncio.BufferedProtocol):
         while self._transport is not None and not self.closed and self._transport.get_write_buffer_size():
             await asyncio.sleep(0.001)
 
+    async def room(self) -> None:
+        """Flush, then wait while there is more unsent than `UNSENT_BYTES`, or until the channel is closed."""
+        self.flush()
+        await self._has_room.wait()
+
     def close(self) -> None:
         """Flush and close the socket; `on_closed` is called afterwards."""
         self.flush()
@@ -101,17 +115,25 @@ class Channel(asyncio.BufferedProtocol):
     # asyncio.BufferedProtocol
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # a socket's; uvloop's has no such base class
-        self._transport.set_write_buffer_limits(high=1 << 26)
+        self._transport.set_write_buffer_limits(high=UNSENT_BYTES)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._read
 
     def buffer_updated(self, nbytes: int) -> None:
+        self.reads += 1
         self._on_messages(self._reader.feed(self._read[:nbytes]))
         for channel in tuple(self._unsent):
             channel.flush()  # now, not in the next loop iteration
 
+    def pause_writing(self) -> None:
+        self._has_room.clear()
+
+    def resume_writing(self) -> None:
+        self._has_room.set()
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self._has_room.set()
         if not self.closed:
             self.closed = True
             self._on_closed()

@@ -94,7 +94,7 @@ def _factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-def settle() -> None:
+def freeze_heap() -> None:
     """Exempt all objects that exist now from garbage collection; call this when everything is loaded.
 
     Collecting with them took 10 to 25 ms each time, during which every stream paused.

@@ -16,7 +16,7 @@ from typing import Final
 
 PACKAGE: Final = __package__.partition(".")[0]
 #: Subpackages that a checkout has elsewhere.
-_ELSEWHERE: Final = ("handlers", "serving_templates")
+ELSEWHERE: Final = ("handlers", "serving_templates")
 
 
 def package_path(cache: Path) -> Path:
@@ -47,7 +47,7 @@ def _parts() -> dict[str, Path]:
     """What the package consists of: name -> where it is."""
     root = Path(__file__).resolve().parents[1]
     parts = {path.name: path for path in root.iterdir() if path.name != "__pycache__"}
-    for name in _ELSEWHERE:
+    for name in ELSEWHERE:
         spec = importlib.util.find_spec(f"{PACKAGE}.{name}")
         if spec is not None and spec.submodule_search_locations:
             parts[name] = Path(spec.submodule_search_locations[0])

@@ -47,19 +47,42 @@ async def spawn(
     """
     ours, theirs = socket.socketpair()
     try:
-        with theirs:
-            process = await asyncio.create_subprocess_exec(
-                *_command(executable, module, theirs, log_name),
-                pass_fds=(theirs.fileno(), *log_lines.descriptors()),
-                stdin=asyncio.subprocess.DEVNULL,
-                cwd=cwd,
-                env=env,
-                start_new_session=new_session,
-            )
+        process = await spawn_on(
+            theirs, module, log_name=log_name, executable=executable, cwd=cwd, env=env, new_session=new_session
+        )
     except BaseException:
         ours.close()
         raise
     return process, ours
+
+
+async def spawn_on(
+    theirs: socket.socket,
+    module: str,
+    *,
+    log_name: str,
+    executable: str = sys.executable,
+    cwd: str | None = None,
+    env: Mapping[str, str] | None = None,
+    new_session: bool = False,
+    output: int | None = None,
+) -> asyncio.subprocess.Process:
+    """`spawn` for a process whose socket exists already: it is the process's alone from then on, also if that fails.
+
+    Args:
+        output: a descriptor in the place of this process's stdout and stderr; None: those.
+    """
+    with theirs:
+        return await asyncio.create_subprocess_exec(
+            *_command(executable, module, theirs, log_name),
+            pass_fds=(theirs.fileno(), *log_lines.descriptors()),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd=cwd,
+            env=env,
+            start_new_session=new_session,
+        )
 
 
 def start(module: str, *, log_name: str) -> tuple[subprocess.Popen[bytes], socket.socket]:

@@ -1,36 +1,28 @@
-"""The messages between processes, and their framing.
+"""The messages between processes.
 
-Runs in every process. A frame is a four-byte little-endian length and a msgpack array of messages. One frame goes up
-per engine step or event loop iteration, whatever the batch size, unless it fills up earlier (`FrameWriter.full`). There
-is no polling, and the only acknowledgement is `Taken`, which user streams wait for. Both hops (front end to worker,
-worker to engine) use these messages and nothing else.
+Runs in every process. There is no polling, and the only acknowledgement is `Taken`, which user streams wait for. A
+process that has nothing to send says about once a second that it runs (`Beat`). Both hops (front end to worker, worker
+to engine) use these messages and nothing else; `framing` makes bytes of them.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable
-from typing import Final, Literal
+from typing import Literal
 
 import msgspec
 
 from ..core.call_trace import AttributeValue
 from ..core.engine_info import EngineInfo, EngineStats
 from ..core.metrics import MetricFamily
-from ..core.pictures import AnyImages, Pictures
-from ..core.types import SamplingParams, TokenEvent, Vocabulary
-
-#: A reader refuses a longer frame: the peer does not speak this protocol.
-MAX_FRAME_BYTES: Final = 1 << 30
-#: A frame of at least this size takes no more messages. Messages are not split: a single one may be longer.
-FULL_FRAME_BYTES: Final = 16 << 20
-_LENGTH: Final = struct.Struct("<I")
-_ARRAY: Final = struct.Struct(">BI")
-_ARRAY_32: Final = 0xDD  # msgpack's array of up to 2**32 - 1 elements, used for any number
+from ..core.sequence_request import Pictures, SequenceRequest
+from ..core.turns.precedence import ANY, Precedence
+from ..core.types import DecoderTokens, TokenEvent, Vocabulary
+from .encodings import EncodeRequest, Encoding
+from .remote_protocol import AnyRemoteMessage
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Base of all messages between processes."""
+    """Base of the messages between processes; a `SequenceRequest` is one too."""
 
 
 # ------------------------------------------------------------------------------------ front end -> worker
@@ -47,7 +39,9 @@ class Call(Message, frozen=True):
 
     `dialect` and `operation` come from the route table; names in `headers` are lower-cased; `query` keeps order;
     `waited_s` is how long the call waited for this worker, in seconds (of a batch's, 0); with `traced`, a `Trace` is
-    to come.
+    to come, with `counted` a `Usage`. `key_name` is that of the API key, "" without one; `is_manager`: whether its
+    bearer may see what others have made. `precedence` says whose it is and how urgent. `context` is what the front end
+    adds to the body, as JSON that the dialect knows: the items of earlier responses.
     """
 
     id: int
@@ -60,6 +54,11 @@ class Call(Message, frozen=True):
     body: bytes
     waited_s: float = 0.0
     traced: bool = False
+    counted: bool = False
+    key_name: str = ""
+    is_manager: bool = True
+    precedence: Precedence = ANY
+    context: bytes = b""
 
 
 class Cancel(Message, frozen=True):
@@ -103,26 +102,49 @@ class Stop(Message, frozen=True):
 # ------------------------------------------------------------------------------------ worker -> front end
 
 
+#: What requests have that say nothing of a field: by form ("chat", "completion"), then by OpenAI's name of the field. A
+#: text says what no number can.
+Defaults = dict[str, dict[str, bool | int | float | str]]
+
+
+class WorkerInfo(msgspec.Struct, frozen=True, array_like=True):
+    """What a worker's handler says of itself once it has loaded; `Handler` describes each.
+
+    Attributes:
+        capacity: calls that it takes, at least 1.
+        at_once: how many of these run at once: the others wait in the worker.
+        queries: queries that it takes in addition; 0: queries count as calls.
+        task: what the model does; "": it generates text, or does what the user's handler does.
+        engine: what runs the model; None: the handler has no engine.
+        example: a JSON body that the model answers; "": the handler names none.
+        defaults: what requests have that say nothing of a field; empty: the handler names none.
+    """
+
+    capacity: int = 1
+    at_once: int = 1
+    queries: int = 0
+    task: str = ""
+    engine: EngineInfo | None = None
+    example: str = ""
+    defaults: Defaults = {}
+
+
 class Status(Message, frozen=True):
     """The state of a worker (sent to the front end) or of an engine (sent to the worker).
 
-    `state` is "loading" (`detail` says what, `done`/`total` how far, `current` which part of it), "ready" (`capacity`
-    and `queries`: how many calls it takes, `at_once`: how many of them run at once; `engine` and the text of `example`,
-    if it has them, see `Handler`)
-    or "failed" (`detail` is the text to show; `no_memory`: whether that is the reason).
+    `state` is "loading" (`detail` says what, `done`/`total` how far, `current` which part of it), "ready" (with `info`,
+    of a worker) or "failed" (`detail` is the text to show; `no_memory`: whether that is the reason; `lacking`: whether
+    the machine lacks something else, see `core.errors.lacks_machine`).
     """
 
     state: str
     detail: str = ""
     done: int = 0
     total: int = 0
-    capacity: int = 1
-    at_once: int = 0
-    queries: int = 0
-    engine: EngineInfo | None = None
-    example: str = ""
+    info: WorkerInfo = WorkerInfo()
     current: str = ""
     no_memory: bool = False
+    lacking: bool = False
 
 
 class Start(Message, frozen=True):
@@ -133,7 +155,7 @@ class Start(Message, frozen=True):
     headers: dict[str, str]
 
 
-class Chunk(Message, frozen=True):
+class BodyChunk(Message, frozen=True):
     """Bytes of the response body; `last` ends it. The front end never looks inside.
 
     The last chunk of a cancelled call is empty, and says that the worker has released the call. `keep_alive` marks a
@@ -144,6 +166,12 @@ class Chunk(Message, frozen=True):
     data: bytes
     last: bool
     keep_alive: bool = False
+
+
+class Progress(Message, frozen=True):
+    """The answer to call `id` progresses, though no part of it is written yet: it restarts predict_timeout."""
+
+    id: int
 
 
 class Break(Message, frozen=True):
@@ -160,6 +188,16 @@ class Trace(Message, frozen=True):
     attributes: dict[str, AttributeValue]
 
 
+class UsageReport(Message, frozen=True):
+    """How many tokens call `id` has had since its last report: when its prompts are known, now and then while they are
+    answered, and before its last chunk; also of one that was cancelled. All tokens of its sequences count, whether its
+    client was sent them or not."""
+
+    id: int
+    prompt_tokens: int
+    generated_tokens: int
+
+
 class Report(Message, frozen=True):
     """Metrics: gauges to set, counters to add to, histogram observations. Names are those of server/metrics.py."""
 
@@ -174,6 +212,15 @@ class EngineMetrics(Message, frozen=True):
     families: list[MetricFamily]
 
 
+class Beat(Message, frozen=True):
+    """The loop that does the sender's work runs; any other frame says so too, see `heartbeat`.
+
+    `answers` is false while what the sender depends on does not run: an engine, of a worker.
+    """
+
+    answers: bool = True
+
+
 class Done(Message, frozen=True):
     """What was asked for under `id` has been done, or not: then `error` says why, with the kind of a ServingError."""
 
@@ -183,7 +230,7 @@ class Done(Message, frozen=True):
     error_kind: str = ""
 
 
-# ------------------------------------------------------------------------------------ worker -> engine
+# ------------------------------------------------------------- worker -> engine; sequences are a `SequenceRequest`
 
 
 class Open(Message, frozen=True):
@@ -191,32 +238,19 @@ class Open(Message, frozen=True):
 
     rolling_batch: str
     settings: bytes
-    sends_text: bool = False  # whether a `TrialText` follows
+    sends_text: bool = False  # whether a `ProbeText` follows
 
 
-class TrialText(Message, frozen=True):
+class ProbeText(Message, frozen=True):
     """A text by the model's own tokenizer, which an engine may try the model on while it is opened."""
 
     ids: list[int]
 
 
-class Know(Message, frozen=True):
+class SetVocabulary(Message, frozen=True):
     """The model's tokens, which come before the first sequence with a grammar."""
 
     vocabulary: Vocabulary
-
-
-class Add(Message, frozen=True):
-    """A sequence to generate. `adapter` is the name of one of the model's LoRA adapters; "": none. `request_id` is for
-    log lines about it.
-    """
-
-    id: int
-    prompt_ids: list[int]
-    sampling: SamplingParams
-    images: AnyImages | None = None
-    adapter: str = ""
-    request_id: str = ""
 
 
 class Expand(Message, frozen=True):
@@ -240,12 +274,22 @@ class Opened(Message, frozen=True):
     takes_images: bool = False
     info: EngineInfo = EngineInfo()
     vocabulary: int | None = None
+    max_batch_tokens: int = 0
+    pooling: str = ""
+    decoder: DecoderTokens | None = None
 
 
-class Step(Message, frozen=True):
+class StepReport(Message, frozen=True):
     """One engine step: an event for every sequence that changed, and the gauges after the step."""
 
     events: list[TokenEvent]
+    stats: EngineStats
+
+
+class Encoded(Message, frozen=True):
+    """One step of an encoder: what it made of the sequences that it computed, and the gauges after the step."""
+
+    encodings: list[Encoding]
     stats: EngineStats
 
 
@@ -259,107 +303,23 @@ AnyMessage = (
     | Stop
     | Status
     | Start
-    | Chunk
+    | BodyChunk
+    | Progress
     | Break
     | Trace
+    | UsageReport
     | Report
     | EngineMetrics
+    | Beat
     | Open
-    | TrialText
-    | Know
-    | Add
+    | ProbeText
+    | SetVocabulary
+    | SequenceRequest
+    | EncodeRequest
     | Expand
     | Opened
     | Done
-    | Step
+    | StepReport
+    | Encoded
+    | AnyRemoteMessage
 )
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(list[AnyMessage])
-
-
-class FrameWriter:
-    """Encodes messages into a frame; into several where one would be longer than a reader takes.
-
-    Attributes:
-        full: whether the frame should be sent before more messages are added.
-    """
-
-    def __init__(self) -> None:
-        self.full = False
-        self._ended: list[bytes] = []  # pieces of the frames before the one that is being filled
-        self._encoded: list[bytes] = []
-        self._bytes = 0
-
-    def __bool__(self) -> bool:
-        return bool(self._encoded)
-
-    def add(self, message: AnyMessage) -> None:
-        """Add a message to the frame, or to the next one if both are too long for a reader.
-
-        Raises:
-            OverflowError, TypeError, ValueError: the message can't be encoded or is too long. The frame is unchanged.
-        """
-        encoded = _encoder.encode(message)
-        if _ARRAY.size + len(encoded) > MAX_FRAME_BYTES:
-            raise ValueError(f"{len(encoded)} bytes are more than can be passed on, which is {MAX_FRAME_BYTES}")
-        if _ARRAY.size + self._bytes + len(encoded) > MAX_FRAME_BYTES:
-            self._end_frame()
-            self.full = True
-        self._encoded.append(encoded)
-        self._bytes += len(encoded)
-        if self._bytes >= FULL_FRAME_BYTES:
-            self.full = True
-
-    def take(self) -> bytes:
-        """The frame of all messages added since the last `take`; several frames where one would be too long."""
-        self._end_frame()
-        self.full = False
-        ended, self._ended = self._ended, []
-        return b"".join(ended)
-
-    def _end_frame(self) -> None:
-        encoded, length = self._encoded, _ARRAY.size + self._bytes
-        self._ended += (_LENGTH.pack(length), _ARRAY.pack(_ARRAY_32, len(encoded)), *encoded)
-        self._encoded, self._bytes = [], 0
-
-
-def encode_frame(messages: Iterable[AnyMessage]) -> bytes:
-    """Messages -> one frame, or several where one would be longer than a reader takes."""
-    writer = FrameWriter()
-    for message in messages:
-        writer.add(message)
-    return writer.take()
-
-
-class FrameReader:
-    """Decodes messages from bytes; keeps the bytes of an unfinished frame."""
-
-    def __init__(self) -> None:
-        self._buffer = bytearray()
-
-    def feed(self, data: bytes | memoryview) -> list[AnyMessage]:
-        """All messages that `data` completes, in order.
-
-        Raises:
-            ValueError: the length is too large: the peer does not speak this protocol; close the connection.
-            msgspec.DecodeError: the frame does not decode, for the same reason.
-        """
-        rest = self._buffer
-        if rest:
-            rest += data
-        whole = memoryview(rest or data)
-        messages: list[AnyMessage] = []
-        start, end = 0, len(whole)
-        while end - start >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(whole, start)
-            if length > MAX_FRAME_BYTES:
-                raise ValueError(f"a frame of {length} bytes: not one of ours")
-            stop = start + _LENGTH.size + length
-            if stop > end:
-                break
-            messages += _decoder.decode(whole[start + _LENGTH.size : stop])
-            start = stop
-        if start or not rest:  # else the unfinished frame has grown in place
-            self._buffer = bytearray(whole[start:])
-        return messages

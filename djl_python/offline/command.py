@@ -18,14 +18,19 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from ..batch.journal import Head, Journal, JournalError
-from ..batch.lines import Input, Rules, scan
+from ..batch.journal import Journal, JournalError, JournalHead
+from ..batch.lines import InputFile, Rules, scan
 from ..batch.outputs import write_outputs
 from ..batch.runner import GivenUpError, Run, Send
-from ..bench.arguments import header, headers_of, json_object
-from ..config import find_models, load_model_config, load_server_config
+from ..bench.arguments import add_headers, headers_of, json_object
+from ..commands.models import add_settings, settings_given
+from ..commands.parsing import parse
+from ..config import find_models, load_server_config
+from ..config.command_line import Given, overrides_of, with_settings
 from ..core import logs
+from ..core.help_text import HelpFormatter
 from ..ipc import event_loop
+from ..sources import load_model_config
 from .endpoint import endpoint
 from .progress import BatchProgress
 
@@ -39,7 +44,7 @@ OUTPUT has a line for each that was answered, in the input's order; those with e
 _EXAMPLES: Final = """\
 examples:
   djl-serving batch -m /models/llama-3 input.jsonl output.jsonl
-  djl-serving batch -m /models/llama-3 prompts.jsonl output.jsonl --body '{"max_tokens": 200}'
+  djl-serving batch -m /models/llama-3 prompts.jsonl output.jsonl --body '{"max_tokens": 200}' --dtype bf16
   djl-serving batch -u http://127.0.0.1:8080 input.jsonl output.jsonl --concurrency 64
 
 While it runs, results are in OUTPUT.unfinished. Stopped or killed, it goes on with the same command: no request is
@@ -91,7 +96,9 @@ class Files:
 
 def main(arguments: Sequence[str]) -> int:
     """Run `djl-serving batch ARGUMENTS`; returns the exit code."""
-    options = parser().parse_args(arguments)
+    made = parser()
+    options = parse(made, arguments)
+    settings = settings_given(made, options, options.url or "")
     logs.configure("warning")
     try:
         files = Files.of(options)
@@ -99,7 +106,7 @@ def main(arguments: Sequence[str]) -> int:
         rules = Rules(plain=True, defaults=options.body)
         source = scan(files.source, rules)
         _check(source)
-        return event_loop.run_stoppable(_run(options, files, source))
+        return event_loop.run_stoppable(_run(options, settings, files, source))
     except (InputError, JournalError, GivenUpError, OSError) as error:
         print(f"djl-serving batch: {error}", file=sys.stderr)
         return 1
@@ -111,7 +118,7 @@ def parser() -> argparse.ArgumentParser:
         prog="djl-serving batch",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     made.add_argument("input", type=Path, metavar="INPUT", help="JSON lines")
     made.add_argument("output", type=Path, metavar="OUTPUT", help="JSON lines, in OpenAI's batch format")
@@ -132,9 +139,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--concurrency", type=_positive, metavar="N", help="requests at a time (default: what -m takes; 32 with -u)"
     )
-    made.add_argument(
-        "--header", type=header, action="append", default=[], metavar="NAME:VALUE", help="with -u; may be repeated"
-    )
+    add_settings(made)
+    add_headers(made, "with -u; ")
     made.add_argument("--timeout", type=float, default=600.0, metavar="S", help="for one request, with -u")
     made.add_argument(
         "--patience",
@@ -160,7 +166,7 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _check(source: Input) -> None:
+def _check(source: InputFile) -> None:
     """Refuse an input with faults, before anything is answered."""
     if not source.faults:
         return
@@ -173,26 +179,26 @@ def _check(source: Input) -> None:
     raise InputError(f"{source.path}: " + "\n  ".join(shown))
 
 
-async def _run(options: argparse.Namespace, files: Files, source: Input) -> int:
-    target = options.url or " ".join(options.models)
+async def _run(options: argparse.Namespace, settings: Sequence[Given], files: Files, source: InputFile) -> int:
+    target = options.url or " ".join([*options.models, *(f"--set {text}" for text in options.set)])
     if options.body:
         target += f" --body {msgspec.json.encode(options.body).decode()}"
-    journal = await asyncio.to_thread(Journal.open, files.journal, Head(source.sha256, source.count, target))
+    journal = await asyncio.to_thread(Journal.open, files.journal, JournalHead(source.sha256, source.count, target))
     try:
-        _tell_where_it_goes_on(journal, target)
+        _print_how_to_resume(journal, target)
         if journal.done < source.count:
-            await _answer(options, source, journal)
+            await _answer(options, settings, source, journal)
         failed = await asyncio.to_thread(write_outputs, journal, files.output, files.errors, source)
         journal.remove()
     except BaseException:
-        _leave(journal)
+        _abandon(journal)
         raise
     if failed:
         _note(f"{failed} of {source.count} requests have errors: {files.errors}")
     return 1 if failed else 0
 
 
-def _leave(journal: Journal) -> None:
+def _abandon(journal: Journal) -> None:
     """Leave a batch that is to be gone on with, or nothing where it has not begun."""
     if not journal.done:
         journal.remove()
@@ -201,7 +207,7 @@ def _leave(journal: Journal) -> None:
     _note(f"{journal.done} of {journal.head.count} requests have their result; the same command goes on from there")
 
 
-def _tell_where_it_goes_on(journal: Journal, target: str) -> None:
+def _print_how_to_resume(journal: Journal, target: str) -> None:
     if journal.dropped_bytes:
         _note(f"{journal.dropped_bytes} bytes that were not complete are cut off: those requests are answered anew")
     if journal.done:
@@ -210,8 +216,8 @@ def _tell_where_it_goes_on(journal: Journal, target: str) -> None:
         _note(f"warning: until now {journal.head.target} has answered, and from here on {target} does")
 
 
-async def _answer(options: argparse.Namespace, source: Input, journal: Journal) -> None:
-    async with _answering(options) as (send, concurrency):
+async def _answer(options: argparse.Namespace, settings: Sequence[Given], source: InputFile, journal: Journal) -> None:
+    async with _answering(options, settings) as (send, concurrency):
         with BatchProgress(journal) as progress:
             run = Run(source, journal, send, concurrency, on_result=progress.update, patience_s=options.patience)
             await run.run()
@@ -219,7 +225,7 @@ async def _answer(options: argparse.Namespace, source: Input, journal: Journal) 
 
 
 @asynccontextmanager
-async def _answering(options: argparse.Namespace) -> AsyncIterator[tuple[Send, int]]:
+async def _answering(options: argparse.Namespace, settings: Sequence[Given]) -> AsyncIterator[tuple[Send, int]]:
     """What answers a request, and how many it is to have at a time."""
     if options.url:
         concurrency = options.concurrency or _DEFAULT_CONCURRENCY
@@ -228,9 +234,10 @@ async def _answering(options: argparse.Namespace) -> AsyncIterator[tuple[Send, i
         return
     from ..server.offline import loaded_models  # not needed where a server answers
 
-    config = load_server_config(options.config_file, {})
-    found = {spec: load_model_config(spec, config) for spec in find_models(config, options.models)}
-    async with loaded_models(config, found) as (calls, capacity):
+    config = load_server_config(options.config_file, overrides_of(settings))
+    specs = with_settings(find_models(config, options.models), settings)
+    configs = {spec: load_model_config(spec, config) for spec in specs}
+    async with loaded_models(config, configs) as (calls, capacity):
         yield calls.send, options.concurrency or capacity + max(_AHEAD, capacity // 4)
 
 

@@ -8,8 +8,8 @@ from typing import Final
 
 import httpx2
 
-from ..batch.lines import Request
-from ..batch.results import Reply
+from ..batch.lines import RequestLine
+from ..batch.results import BatchReply
 from ..batch.runner import GivenUpError, NoReplyError, NotTakenError, Send
 from ..formats.json_framing import JSON
 
@@ -26,7 +26,7 @@ async def endpoint(url: str, headers: Mapping[str, str], concurrency: int, timeo
     timeout = httpx2.Timeout(timeout_s, connect=10.0)
     async with httpx2.AsyncClient(limits=limits, timeout=timeout, headers=dict(headers)) as client:
 
-        async def send(request: Request) -> Reply:
+        async def send(request: RequestLine) -> BatchReply:
             try:
                 answer = await client.post(url + request.url, content=request.body, headers={"content-type": JSON})
             except (httpx2.ConnectError, httpx2.ConnectTimeout) as exc:
@@ -40,14 +40,14 @@ async def endpoint(url: str, headers: Mapping[str, str], concurrency: int, timeo
         yield send
 
 
-def _reply(answer: httpx2.Response, url: str) -> Reply:
+def _reply(answer: httpx2.Response, url: str) -> BatchReply:
     if answer.status_code in _NOT_TAKEN:
         after = answer.headers.get("retry-after", "")
-        raise NotTakenError(_told(answer, url), float(after) if after.isascii() and after.isdigit() else 0.0)
+        raise NotTakenError(_reason(answer, url), float(after) if after.isascii() and after.isdigit() else 0.0)
     if answer.status_code in _REFUSED:
-        raise GivenUpError(f"{_told(answer, url)} (the variable DJL_API_KEY sends a key, --header anything else)")
-    return Reply(answer.status_code, answer.content, answer.headers.get("x-request-id", ""))
+        raise GivenUpError(f"{_reason(answer, url)} (the variable DJL_API_KEY sends a key, --header anything else)")
+    return BatchReply(answer.status_code, answer.content, answer.headers.get("x-request-id", ""))
 
 
-def _told(answer: httpx2.Response, url: str) -> str:
+def _reason(answer: httpx2.Response, url: str) -> str:
     return f"{url}: HTTP {answer.status_code}: {answer.text[:300]}"

@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-from ..config.sources import local_path
 from ..config.tasks import HEADS
 from ..properties_manager.hf_properties import HuggingFaceProperties
+from ..sources import local_path
 
 #: The end of an architecture's name -> what the model does, by the name of transformers' pipeline; the first match.
 ARCHITECTURES_2_TASK: Final[dict[str, str]] = {
@@ -107,10 +107,10 @@ def parse_stop_sequence(text: str) -> list[str]:
     """
     if not re.fullmatch(r"\s*\[.*\]\s*", text, re.DOTALL):
         raise ValueError(f"option.stop_sequence={text}: expected a list of texts in quotes")
-    found = re.findall(
+    matches = re.findall(
         r"""\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)')\s*(?:,|\]\s*$)""", text.strip()[1:], re.DOTALL
     )
-    return [double or single for double, single in found]
+    return [double or single for double, single in matches]
 
 
 @functools.cache

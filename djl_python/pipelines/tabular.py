@@ -15,16 +15,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Final
 
+from ..compat.encode_decode import decode
+from ..compat.output_formatter import find_decorated
+from ..compat.utils import find_model_file
 from ..core.errors import ModelLoadError, PayloadError
-from ..encode_decode import decode
 from ..formats.http_rules import preferred
 from ..formats.json_framing import JSON
 from ..inputs import Input
-from ..output_formatter import find_decorated
 from ..outputs import Output
 from ..usercode.batch_keys import batch_key
 from ..usercode.module import DEFAULT_FILE, load_user_module
-from ..utils import find_model_file
 
 CSV: Final = "text/csv"
 #: Steps, each with its decorator and its function in SageMaker's script mode.
@@ -184,10 +184,10 @@ class TabularHandler(abc.ABC):
 
 def _steps_of(module: ModuleType) -> tuple[dict[str, Callable[..., Any]], bool]:
     """The user's functions by step, and whether they are those of SageMaker's script mode."""
-    decorated = {step: found for step, decorator, _ in _STEPS if (found := find_decorated(module, decorator))}
+    decorated = {step: function for step, decorator, _ in _STEPS if (function := find_decorated(module, decorator))}
     if decorated:
         return decorated, False
-    functions = {step: found for step, _, name in _STEPS if callable(found := getattr(module, name, None))}
+    functions = {step: function for step, _, name in _STEPS if callable(function := getattr(module, name, None))}
     return functions, bool(functions)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from ..config.tasks import task_named
 from ..properties_manager.hf_properties import HuggingFaceProperties
 from .loading import device_of, load_model, load_tokenizer, model_arguments, pipeline_tasks
 from .question_answering import QuestionAnswering
-from .text_generation import DEFAULT_MAX_NEW_TOKENS, Generation, TextGeneration
+from .text_generation import DEFAULT_MAX_NEW_TOKENS, GenerationArguments, TextGeneration
 
 #: Tasks of encoder-decoder models -> the key of their answers' text.
 _SEQ2SEQ: Final[Mapping[str, str]] = {
@@ -18,15 +19,10 @@ _SEQ2SEQ: Final[Mapping[str, str]] = {
 }
 #: What transformers makes of a checkpoint that does not say how long its answers are.
 _DEFAULT_MAX_LENGTH: Final = 20
-#: DJL's and vLLM's names of tasks.
-_NAMES: Final[Mapping[str, str]] = {
-    "classify": "text-classification",
-    "conversational": "text-generation",
-    "embed": "feature-extraction",
-    "generate": "text-generation",
+#: Tasks that transformers has no pipeline for -> the one of the models that do them.
+_PIPELINES: Final[Mapping[str, str]] = {
     "sentence-similarity": "feature-extraction",
-    "text_embedding": "feature-extraction",
-    "text-embedding": "feature-extraction",
+    "text-ranking": "text-classification",
 }
 
 
@@ -45,7 +41,7 @@ class Seq2Seq:
         import torch
 
         texts = [inputs] if isinstance(inputs, str) else list(inputs)
-        wanted = Generation.of(parameters, max_new_tokens=self._most)
+        wanted = GenerationArguments.of(parameters, max_new_tokens=self._most)
         encoded = self.tokenizer(texts, return_tensors="pt", padding=True, truncation=True).to(self.model.device)
         with torch.inference_mode():
             tokens = self.model.generate(
@@ -62,7 +58,7 @@ class OnePerInput:
         self._pipeline = pipeline
 
     def __call__(self, inputs: Sequence[Any], **parameters: Any) -> list[Any]:
-        return [self._pipeline(one, **parameters) for one in inputs]
+        return [self._pipeline(element, **parameters) for element in inputs]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._pipeline, name)
@@ -78,11 +74,12 @@ def make_pipeline(task: str, path: str, configs: HuggingFaceProperties, stops: S
     Raises:
         ValueError: there is none for the task; names those that there are.
     """
-    task = _NAMES.get(task, task)
+    named, task = task, task_named(task)
+    task = _PIPELINES.get(task, task)
     if task in _OURS:
         return _OURS[task](path, configs, stops)
     if task not in pipeline_tasks():
-        raise ValueError(f"option.task={task}: expected one of {', '.join(sorted(pipeline_tasks() | _OURS.keys()))}")
+        raise ValueError(f"option.task={named}: expected one of {', '.join(sorted(pipeline_tasks() | _OURS.keys()))}")
     import transformers
 
     arguments = model_arguments(configs)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..request_io import Token
+from ..compat.request_io import Token
 from .token_steps import TextOfTokens, end_tokens, token_steps
 
 #: LMI's default.
@@ -21,7 +21,7 @@ _STOPS: Final = ("stop_sequences", "stop", "stop_sequence")
 
 
 @dataclass(frozen=True)
-class Generation:
+class GenerationArguments:
     """What to generate: the arguments of `generate`, and what is done with the text."""
 
     arguments: Mapping[str, Any]
@@ -35,7 +35,7 @@ class Generation:
         parameters: Mapping[str, Any],
         stops: Sequence[str] = (),
         max_new_tokens: int | None = DEFAULT_MAX_NEW_TOKENS,
-    ) -> Generation:
+    ) -> GenerationArguments:
         """The generation that LMI's parameters ask for; names that LMI does not know are for `generate`.
 
         Args:
@@ -82,7 +82,7 @@ class TextGeneration:
         import torch
 
         prompts = [inputs] if isinstance(inputs, str) else list(inputs)
-        wanted = Generation.of(parameters, self.stops)
+        wanted = GenerationArguments.of(parameters, self.stops)
         _seed(wanted)
         encoded = self.tokenizer(prompts, return_tensors="pt", padding=True).to(self.model.device)
         with torch.inference_mode():
@@ -102,12 +102,12 @@ class TextGeneration:
 
     def stream(self, prompts: Sequence[str], **parameters: Any) -> Iterator[list[str]]:
         """For each step, the text that it adds to each prompt's answer; at the end once more, if text was held back."""
-        wanted = Generation.of(parameters, self.stops)
+        wanted = GenerationArguments.of(parameters, self.stops)
         yield from stream_texts(self.model, self.tokenizer, prompts, wanted)
 
     def tokens(self, prompt: str, parameters: Mapping[str, Any]) -> Generator[tuple[Token, str | None], None, None]:
         """The tokens of one prompt's answer, each with the reason to end where it is the last."""
-        wanted = Generation.of(parameters, self.stops)
+        wanted = GenerationArguments.of(parameters, self.stops)
         _seed(wanted)
         text, ends = TextOfTokens(self.tokenizer, wanted.stops), end_tokens(self.model, self.tokenizer)
         before: tuple[Token, int] | None = None
@@ -126,7 +126,9 @@ class TextGeneration:
         yield token, "stop_sequence" if text.stopped else "eos_token" if token_id in ends else "length"
 
 
-def stream_texts(model: Any, tokenizer: Any, prompts: Sequence[str], wanted: Generation) -> Iterator[list[str]]:
+def stream_texts(
+    model: Any, tokenizer: Any, prompts: Sequence[str], wanted: GenerationArguments
+) -> Iterator[list[str]]:
     """Generate, and yield for each step the text that it adds to each prompt's answer."""
     _seed(wanted)
     texts = [TextOfTokens(tokenizer, wanted.stops) for _ in prompts]
@@ -144,13 +146,13 @@ def stream_texts(model: Any, tokenizer: Any, prompts: Sequence[str], wanted: Gen
         yield held
 
 
-def _finished(text: str, prompt: str, wanted: Generation) -> str:
-    found = [at for stop in wanted.stops if (at := text.find(stop)) >= 0]
-    text = text[: min(found)] if found else text
+def _finished(text: str, prompt: str, wanted: GenerationArguments) -> str:
+    cuts = [at for stop in wanted.stops if (at := text.find(stop)) >= 0]
+    text = text[: min(cuts)] if cuts else text
     return prompt + text if wanted.full_text else text
 
 
-def _seed(wanted: Generation) -> None:
+def _seed(wanted: GenerationArguments) -> None:
     if wanted.seed is not None:
         import torch
 

@@ -20,7 +20,7 @@ _CONTEXT: Final = 4
 
 
 @dataclass(frozen=True)
-class Step:
+class PipelineStep:
     """One sequence's next token, with its log-probability before temperature and the like."""
 
     token_id: int
@@ -46,7 +46,9 @@ class _Streamer:
             return
         tokens = value.flatten()
         chosen = self._scores.float().log_softmax(-1).cpu().gather(-1, tokens.cpu()[:, None])[:, 0]
-        self.steps.put([Step(int(token), float(log_prob)) for token, log_prob in zip(tokens, chosen, strict=True)])
+        self.steps.put(
+            [PipelineStep(int(token), float(log_prob)) for token, log_prob in zip(tokens, chosen, strict=True)]
+        )
 
     def end(self) -> None:
         """Nothing: the end is that `generate` returns."""
@@ -54,8 +56,8 @@ class _Streamer:
 
 def token_steps(
     model: Any, tokenizer: Any, prompts: Sequence[str], arguments: Mapping[str, Any]
-) -> Generator[list[Step], None, None]:
-    """Generate, and yield for each step a `Step` for each prompt; a finished prompt goes on with padding.
+) -> Generator[list[PipelineStep], None, None]:
+    """Generate, and yield for each step a `PipelineStep` for each prompt; a finished prompt goes on with padding.
 
     Args:
         arguments: of `generate`.
@@ -130,11 +132,11 @@ class TextOfTokens:
             return ""
         if self._matcher is None:
             return piece
-        found = self._matcher.feed(piece)
+        match = self._matcher.feed(piece)
         text = self._held + piece
-        if found is not None:
+        if match is not None:
             self.stopped = True
-            end, self._held = found[0] + len(self._held), ""
+            end, self._held = match[0] + len(self._held), ""
             return text[:end]
         at = len(text) - self._matcher.held
         self._held = text[at:]

@@ -6,9 +6,13 @@ Runs in the worker. Source: LMI's "Hugging Face Accelerate" options.
 from __future__ import annotations
 
 import enum
+import logging
 from typing import Any
 
+from ..config.devices import gpu_count
 from .properties import Properties, RollingBatchEnum
+
+log = logging.getLogger(__name__)
 
 _ROLLING_BATCHES = frozenset(kind.value for kind in RollingBatchEnum)
 
@@ -23,11 +27,21 @@ class HFQuantizeMethods(enum.StrEnum):
     awq = "awq"
 
 
+_BITS = {HFQuantizeMethods.bitsandbytes4: "load_in_4bit", HFQuantizeMethods.bitsandbytes8: "load_in_8bit"}
+#: LMI's engines that make of option.quantize what they want.
+_QUANTIZE_THEMSELVES = (RollingBatchEnum.lmidist, RollingBatchEnum.vllm)
+
+
 class HuggingFaceProperties(Properties):
     """A model's settings; `device` is "cuda:N", or None for a CPU, and `kwargs` are those of `from_pretrained`.
 
     `kwargs["dtype"]` is transformers' name of a number format; option.quantize=bitsandbytes4 and bitsandbytes8 are
-    `load_in_4bit` and `load_in_8bit`, which `HuggingFaceService` makes a quantization configuration of.
+    `load_in_4bit` and `load_in_8bit`, which `HuggingFaceService` makes a quantization configuration of. Where a
+    tensor_parallel_degree is all GPUs that there are, `device_map` is "auto".
+
+    Raises:
+        ValueError: a value is none of DJL's; or bitsandbytes is to quantize a model that no device_map places, and that
+            no engine of LMI's would quantize (option.rolling_batch=vllm, lmi-dist).
     """
 
     device_id: int = -1
@@ -59,18 +73,29 @@ class HuggingFaceProperties(Properties):
             self.quantize = HFQuantizeMethods.bitsandbytes8
         if self.device_map:
             self.kwargs["device_map"] = self.device_map
+        elif self.tensor_parallel_degree > 0 and self.tensor_parallel_degree == gpu_count():
+            self.kwargs["device_map"] = "auto"
         elif self.device_id >= 0:
             self.device = f"cuda:{self.device_id}"
         self.kwargs["trust_remote_code"] = self.trust_remote_code
+        if self.low_cpu_mem_usage:
+            self.kwargs["low_cpu_mem_usage"] = True
         if self.revision:
             self.kwargs["revision"] = self.revision
         if name := self.dtype or self.data_type:
             self.kwargs["dtype"] = dtype_name(name)
-        match self.quantize:
-            case HFQuantizeMethods.bitsandbytes4:
-                self.kwargs["load_in_4bit"] = True
-            case HFQuantizeMethods.bitsandbytes8:
-                self.kwargs["load_in_8bit"] = True
+        if self.quantize in _BITS:
+            self._quantize(self.quantize)
+
+    def _quantize(self, quantize: HFQuantizeMethods) -> None:
+        if "device_map" in self.kwargs:
+            self.kwargs[_BITS[quantize]] = True
+        elif self.rolling_batch in _QUANTIZE_THEMSELVES:
+            log.warning("quantize=%s has no effect without device_map: transformers loads the model", quantize)
+        else:
+            raise ValueError(f"quantize={quantize}: device_map should be set, such as device_map=auto")
+        if quantize is HFQuantizeMethods.bitsandbytes8 and self.rolling_batch is RollingBatchEnum.lmidist:
+            self.quantize = HFQuantizeMethods.bitsandbytes  # by lmi-dist's name
 
 
 _DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8", "auto": "auto"}

@@ -11,10 +11,10 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
-from ..request import Request
-from ..request_io import Token
+from ..compat.request import Request
+from ..compat.request_io import Token
+from ..compat.utils import IdCounter
 from ..usercode.errors import one_line
-from ..utils import IdCounter
 
 log = logging.getLogger(__name__)
 

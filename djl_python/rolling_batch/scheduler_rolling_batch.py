@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import Any
 
+from ..compat.request import Request
+from ..compat.request_io import Token
 from ..pipelines.loading import load_model, load_tokenizer
 from ..pipelines.text_generation import TextGeneration
 from ..properties_manager.scheduler_rb_properties import SchedulerRbProperties
-from ..request import Request
-from ..request_io import Token
 from .rolling_batch import RollingBatch, stop_on_any_exception
 
 

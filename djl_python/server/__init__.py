@@ -1,7 +1,7 @@
-"""The front end: HTTP, admission, supervision, metrics. The only package that imports tornado.
+"""The front end: HTTP, admission, supervision, metrics. Tornado is imported here and in `bench` only.
 
-One asyncio loop. A request comes in through Tornado's connection and is seen to its answer's end by an exchange, which
-finds the route, the dialect and the model. Each served model has a pool, which admits calls and gives them to workers,
-and a replica for each worker process, which starts it again. Beside them: the life of the server from binding its
-address to draining, what is printed at start, metrics, and loading a model once for `djl-serving check --load`.
+One asyncio loop. Tornado's connection reads a request. An `exchange` finds the route, the dialect and the model, and
+writes the answer. Each served model has a pool, which admits calls and gives them to workers, and a replica for each
+worker process, which restarts it. `lifecycle` runs the server from binding its address to draining; `announcer` prints
+the start; `load_check` loads a model once for `djl-serving check --load`.
 """

@@ -15,6 +15,8 @@ from contextlib import suppress
 from typing import Final, TextIO
 from urllib.parse import quote
 
+import msgspec
+
 from ..config import Address, ModelConfig
 from ..config.sources import shown_url
 from ..core.engine_info import EngineInfo
@@ -23,7 +25,7 @@ from ..ipc.protocol import Status
 _BAR_CELLS: Final = 24
 _PLAIN_EVERY_S: Final = 5.0
 _BAR_EVERY_S: Final = 0.1
-#: What a command sends of which only the user knows what the handler reads, and what is said of it.
+#: The body of a command for a handler whose input only its author knows, and the remark on it.
 _OWN: Final = "@request.json"
 _OWN_REMARK: Final = "   # a file with what the handler reads"
 
@@ -36,9 +38,9 @@ class Announcer:
         self._err = err or sys.stderr
         self._terminal = self._err.isatty()
         self._drawn = False
-        self._said: dict[str, tuple[str, float]] = {}  # model -> (what, when)
+        self._announced: dict[str, tuple[str, float]] = {}  # model -> (what, when)
 
-    def found(self, models: Sequence[ModelConfig]) -> None:
+    def list_models(self, models: Sequence[ModelConfig]) -> None:
         """Print the models that will be loaded, with their warnings."""
         for config in models:
             version = f" version {config.version}" if config.version else ""
@@ -47,13 +49,13 @@ class Announcer:
                 self._line(f"  warning: {warning}")
 
     def progress(self, config: ModelConfig, status: Status) -> None:
-        """Print loading progress, unless the model's previous message said the same only just before."""
+        """Print loading progress, unless the model's last line said the same just before."""
         what, now = status.detail or "loading", time.monotonic()
-        before, at = self._said.get(config.name, ("", 0.0))
+        before, at = self._announced.get(config.name, ("", 0.0))
         finished = 0 < status.total <= status.done
         if what == before and not finished and now - at < (_BAR_EVERY_S if self._terminal else _PLAIN_EVERY_S):
             return
-        self._said[config.name] = (what, now)
+        self._announced[config.name] = (what, now)
         done = f" {status.done}/{status.total}" if status.total else ""
         if status.current:
             what = f"{what}: {status.current}"
@@ -68,7 +70,7 @@ class Announcer:
         self._drawn = True
 
     def ready(self, config: ModelConfig, seconds: float, engine: EngineInfo | None = None) -> None:
-        """Print that a model can answer, and what runs it if that is an engine."""
+        """Print that a model can answer, and which engine runs it, if any."""
         line = f"model {config.name}: ready after {seconds:.1f} s"
         self._line(line if engine is None else f"{line}, on {engine.summary}")
         for warning in () if engine is None else engine.warnings:
@@ -83,20 +85,31 @@ class Announcer:
         self._line("\n" + "\n  ".join(lines) + "\n")
 
     def serving(
-        self, address: Address, models: Sequence[tuple[ModelConfig, str]], *, only: bool, console: bool = False
+        self,
+        address: Address,
+        models: Sequence[tuple[ModelConfig, str]],
+        *,
+        only: bool,
+        console: bool = False,
+        certificate_file: str = "",
+        keys: bool = False,
     ) -> None:
         """Print the ready block: the address, that of the console if there is one, and a command per model.
 
         Args:
-            models: each with a body in JSON that it answers, "" where nobody knows one.
+            models: each with an example of a JSON body, "" if there is none.
             only: requests need not name the model.
+            certificate_file: of an address that is https.
+            keys: requests need an API key.
         """
         lines = ["", f"djl-serving is ready at {address}"]
         if console and not address.unix_path:
             lines += ["", f"  {reachable(address)}/console"]
         for config, example in models:
             lines.append("")
-            lines.append(f"  {curl_line(address, config, example, only=only)}")
+            lines.append(
+                f"  {curl_line(address, config, example, only=only, certificate_file=certificate_file, keys=keys)}"
+            )
         self.clear()
         _write(self._out, "\n".join(lines) + "\n\n")
 
@@ -121,8 +134,13 @@ def _write(to: TextIO, text: str) -> None:
         to.flush()
 
 
-def curl_line(address: Address, config: ModelConfig, example: str, *, only: bool) -> str:
-    """A command that gets an answer from this model, with the body `example`, or one that is the user's to write."""
+def curl_line(
+    address: Address, config: ModelConfig, example: str, *, only: bool, certificate_file: str = "", keys: bool = False
+) -> str:
+    """A command that gets an answer from this model, with the body `example`, or one that the user has to write.
+
+    It trusts the certificate of `certificate_file`, for it may have signed itself.
+    """
     path = "/invocations" if only else f"/predictions/{quote(config.name, safe='')}"
     if not only and config.version:
         path += f"/{quote(config.version)}"
@@ -130,12 +148,15 @@ def curl_line(address: Address, config: ModelConfig, example: str, *, only: bool
         target = f"--unix-socket {shlex.quote(address.unix_path)} http://localhost{path}"
     else:
         target = f"{reachable(address)}{path}"
+        if address.secure:
+            target = f"--cacert {shlex.quote(certificate_file)} {target}"
     body, remark = (shlex.quote(example), "") if example else (_OWN, _OWN_REMARK)
-    return f"curl {target} -H 'Content-Type: application/json' -d {body}{remark}"
+    key = ' -H "Authorization: Bearer $KEY"' if keys else ""
+    return f"curl {target}{key} -H 'Content-Type: application/json' -d {body}{remark}"
 
 
 def reachable(address: Address) -> Address:
     """An address that a client on this machine can use: 0.0.0.0 is for listening only."""
     if address.host in ("", "0.0.0.0", "::"):
-        return Address("127.0.0.1", address.port)
+        return msgspec.structs.replace(address, host="127.0.0.1")
     return address

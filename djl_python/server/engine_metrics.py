@@ -21,25 +21,25 @@ _Key = tuple[str, str, str]
 
 
 class EngineMetricsCollector(Collector):
-    """Collects what engines last told of themselves.
+    """Collects the engines' latest metrics.
 
     Args:
-        prefix: of the names of the server's own metrics, which no engine's may have.
+        prefix: reserved for the names of the server's own metrics.
     """
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
-        self._told: dict[_Key, list[MetricFamily]] = {}
+        self._reported: dict[_Key, list[MetricFamily]] = {}
 
-    def tell(self, model: str, version: str, worker: str, families: Sequence[MetricFamily]) -> list[str]:
-        """Replace what a worker's engine has told; returns the names that can't be shown."""
+    def replace(self, model: str, version: str, worker: str, families: Sequence[MetricFamily]) -> list[str]:
+        """Replace the metrics of a worker's engine; returns the names that can't be shown."""
         shown = [family for family in families if self._shows(family)]
-        self._told[model, version, worker] = shown
+        self._reported[model, version, worker] = shown
         return [family.name for family in families if family not in shown]
 
     def forget(self, model: str, version: str, worker: str) -> None:
-        """Drop what the engine of a worker that has ended has told."""
-        self._told.pop((model, version, worker), None)
+        """Drop the engine's metrics of a worker that has ended."""
+        self._reported.pop((model, version, worker), None)
 
     def describe(self) -> Iterator[Metric]:
         """Nothing: names come with the engines."""
@@ -47,15 +47,15 @@ class EngineMetricsCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The families, each with the samples of all engines that have it."""
-        found: dict[str, Metric] = {}
-        for (model, version, worker), families in self._told.items():
+        by_name: dict[str, Metric] = {}
+        for (model, version, worker), families in self._reported.items():
             labels = {"model": model, "version": version, "worker": worker}
             for family in families:
-                metric = found.setdefault(family.name, Metric(family.name, family.help, family.kind))
+                metric = by_name.setdefault(family.name, Metric(family.name, family.help, family.kind))
                 for sample in family.samples:
                     named = {"model_name": model} if "model_name" in sample.labels else {}
                     metric.add_sample(sample.name, {**sample.labels, **named, **labels}, sample.value)
-        yield from found.values()
+        yield from by_name.values()
 
     def _shows(self, family: MetricFamily) -> bool:
         names = (family.name, *(sample.name for sample in family.samples))

@@ -1,4 +1,7 @@
-"""From start to exit: bind, load, serve, drain.
+"""Runs a server from start to exit: bind, load, serve, drain.
+
+At its end a server first says that it is not ready, and refuses new requests with 503 for `drain_delay` seconds; then
+it closes its sockets. Requests that run have `drain_timeout` seconds from the signal on.
 
 Runs in the front end's event loop; `serve` is what the command line calls. Exit codes: 0 after a signal and a drain,
 1 when no model could be loaded.
@@ -8,60 +11,53 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
 import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
-from ..config import ModelConfig, ModelSpec, ServerConfig, check_default_model, load_model_config
-from ..core.cpu_limit import available_cpus
+from ..config import ModelConfig, ModelSpec, ServerConfig, check_default_model
 from ..core.errors import ConfigError
-from ..dialects import all_dialects
 from ..ipc import event_loop, log_lines
 from ..ipc.protocol import Status
+from ..sources import load_model_config
 from .announcer import Announcer
 from .app import FrontEnd
-from .environments import prepare
+from .composition import compose
 from .http.access import Door, doors
-from .http.connections import HttpServer
-from .http.listening import Listener, allow_descriptors
-from .metrics import Metrics
-from .models.placement import placement
-from .models.registry import ModelRegistry
-from .models.served_model import Health, ServedModel
+from .http.listening import SocketListener, allow_descriptors
+from .http.server import HttpServer
+from .models.health import Health
+from .models.served_model import ServedModel
 from .spans import NO_SPANS, Spans
 
 log = logging.getLogger(__name__)
 
-#: Workers that load at a time, and pips that run, for each processor: some of it is waiting for disks or networks.
-LOADING_PER_CPU: Final = 2
 
-
-def serve(config: ServerConfig, found: Mapping[ModelSpec, ModelConfig | ConfigError]) -> int:
+def serve(config: ServerConfig, configs: Mapping[ModelSpec, ModelConfig | ConfigError]) -> int:
     """Serve until a signal comes; returns the exit code.
 
     Args:
-        found: the models to begin with, and their configurations; one that has an error instead is FAILED.
+        configs: the models to begin with, and their configurations; one that has an error instead is FAILED.
 
     Raises:
-        ConfigError: the address can't be listened on, or default_model names no model.
+        ConfigError: the address can't be listened on, its certificate can't be used, or default_model names no model.
     """
-    return event_loop.run(_run(config, found))
+    return event_loop.run(_run(config, configs))
 
 
-async def _run(config: ServerConfig, found: Mapping[ModelSpec, ModelConfig | ConfigError]) -> int:
-    return await Server(config, found).run()
+async def _run(config: ServerConfig, configs: Mapping[ModelSpec, ModelConfig | ConfigError]) -> int:
+    return await Server(config, configs).run()
 
 
 @dataclass(frozen=True)
 class _Entrance:
     """An address of the server, and what answers there."""
 
-    listener: Listener
+    listener: SocketListener
     http: HttpServer
 
     def open(self) -> None:
@@ -80,28 +76,26 @@ class Server:
     def __init__(
         self,
         config: ServerConfig,
-        found: Mapping[ModelSpec, ModelConfig | ConfigError],
+        configs: Mapping[ModelSpec, ModelConfig | ConfigError],
         announcer: Announcer | None = None,
     ) -> None:
-        check_default_model(config, list(found))
+        check_default_model(config, list(configs))
+        allow_descriptors()
         self._config = config
-        self._found = found
+        self._configs = configs
         self._announcer = announcer or Announcer()
-        metrics = Metrics()
-        self._registry = ModelRegistry(
-            metrics,
-            placement(),
-            self._read,
-            default_model=config.default_model,
-            prepare=functools.partial(prepare, turns=asyncio.Semaphore(LOADING_PER_CPU * available_cpus())),
-            turns=asyncio.Semaphore(LOADING_PER_CPU * available_cpus()),
-            drain_timeout_s=config.drain_timeout_s,
+        self._spans = _spans(config)
+        parts = compose(
+            config,
+            read=self._read,
+            spans=self._spans,
             on_progress=self._on_progress,
             on_change=self._on_change,
         )
-        self._spans = _spans(config)
-        self._front_end = FrontEnd(config, self._registry, metrics, all_dialects(), self._spans)
+        self._registry = parts.registry
+        self._front_end = FrontEnd(parts)
         self._stop = asyncio.Event()
+        self._drain_delay_s = 0.0  # once a signal has come
 
     async def run(self) -> int:
         """Run the server from start to exit; returns the exit code, see the module's docstring."""
@@ -110,7 +104,6 @@ class Server:
             return await self._serve()
 
     async def _serve(self) -> int:
-        allow_descriptors()
         entrances = self._entrances()
         self._catch_signals()
         opened = False
@@ -124,35 +117,43 @@ class Server:
 
         models = self._registry.models
         try:
-            loading = [self._registry.register(spec, known, at_startup=True) for spec, known in self._found.items()]
-            self._announcer.found([model.config for model in models])
+            loading = [self._registry.register(spec, known, at_startup=True) for spec, known in self._configs.items()]
+            self._announcer.list_models([model.config for model in models])
             for warning in self._config.warnings:
                 self._announcer.note(f"warning: {warning}")
             if not self._config.wait_model_loading:
                 open_ports()
             if await self._wait_loaded(loading):
-                event_loop.settle()
+                event_loop.freeze_heap()
                 open_ports()
                 self._front_end.batches.start()
-                ready = [(model.config, model.example) for model in models if model.ready]
+                ready = [(model.config, model.info.example) for model in models if model.ready]
                 addresses = {door: entrance.listener.address for door, entrance in entrances.items()}
                 first, only = next(iter(addresses.values())), len(models) == 1
-                self._announcer.serving(first, ready, only=only, console=self._config.console)
+                self._announcer.serving(
+                    first,
+                    ready,
+                    only=only,
+                    console=self._config.console,
+                    certificate_file=self._config.certificate_file,
+                    keys=self._front_end.keys_required,
+                )
                 if (address := addresses.get(Door.MANAGEMENT)) is not None:
                     self._announcer.note(f"models are managed at {address}")
                 await self._stop.wait()
             elif not self._stop.is_set():
                 return 1
-            for entrance in entrances.values():
-                entrance.close()
+            self._front_end.begin_draining()
+            refusing = asyncio.create_task(self._refuse(entrances, self._drain_delay_s if opened else 0.0))
             await self._front_end.batches.close()
-            await self._drain()
+            await asyncio.gather(refusing, self._drain())
             return 0
         finally:
             for entrance in entrances.values():
                 entrance.close()
             await self._front_end.batches.close()
             await self._registry.close()
+            await self._front_end.responses.close()
             await self._front_end.draining.wait_sent(timeout_s=1.0)
             await self._spans.close()
             for entrance in entrances.values():
@@ -163,7 +164,7 @@ class Server:
         made: dict[Door, _Entrance] = {}
         try:
             for door, address in doors(self._config).items():
-                made[door] = _Entrance(Listener(address), self._front_end.http_server(door))
+                made[door] = _Entrance(SocketListener(address), self._front_end.http_server(door))
         except ConfigError:
             for entrance in made.values():
                 entrance.close()
@@ -181,10 +182,17 @@ class Server:
         models = list(self._registry.models)
         return not models or any(model.health is not Health.FAILED for model in models)
 
+    async def _refuse(self, entrances: Mapping[Door, _Entrance], delay_s: float) -> None:
+        """Answer new requests with 503 until load balancers have noticed that this server is not ready; then close."""
+        if delay_s:
+            log.info("shutting down: new requests get 503 for %g s (drain_delay)", delay_s)
+            await asyncio.sleep(delay_s)
+        for entrance in entrances.values():
+            entrance.close()
+
     async def _drain(self) -> None:
-        """Accept no new calls; give running calls and pages `drain_timeout` to finish."""
+        """Give running calls and pages `drain_timeout` to finish."""
         draining = self._front_end.draining
-        draining.begun = True
         models = self._registry.running
 
         def busy() -> int:
@@ -217,8 +225,8 @@ class Server:
     def _on_change(self, model: ServedModel) -> None:
         if model.health is Health.FAILED:
             self._announcer.failed(model.config, model.failure)
-        elif model.health is not Health.PENDING and not model.settled.is_set():
-            self._announcer.ready(model.config, time.time() - model.registered_s, model.engine)
+        elif model.health not in (Health.PENDING, Health.UNLOADED) and not model.settled.is_set():
+            self._announcer.ready(model.config, time.time() - model.started_s, model.engine)
 
     def _catch_signals(self) -> None:
         loop = asyncio.get_running_loop()
@@ -234,6 +242,8 @@ class Server:
                 model.kill()
             os._exit(128 + number)
         log.info("%s: shutting down; once more to stop at once", number.name)
+        if number is signal.SIGTERM:  # the others come from a terminal, where nobody wants to wait
+            self._drain_delay_s = self._config.drain_delay_s
         self._stop.set()
 
 

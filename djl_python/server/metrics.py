@@ -3,7 +3,7 @@
 Runs in the front end. `SPECS` is the complete list: a metric that is not there does not exist. The front end counts
 what it sees itself (requests, queue, workers); the rest arrives in the workers' `Report` messages under the same
 names without `djl_`. Gauges of a worker carry the worker's name, so that replicas can be added up, and are dropped
-when it dies. What is told of batches (`batches`, `batch_bytes` ...) is looked up while /metrics is answered.
+when it dies. Metrics of batches (`batches`, `batch_bytes` ...) are computed while /metrics is answered.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ log = logging.getLogger(__name__)
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 PREFIX: Final = "djl_"
+#: The label of tenants whose names no API key and no setting has.
+OTHER_TENANTS: Final = "other"
 
 _MODEL: Final = ("model", "version")
 _WORKER: Final = (*_MODEL, "worker")
-#: Of `EngineInfo`, what tells engines apart; labels of `engine_info`.
+#: Fields of `EngineInfo` that distinguish engines; the labels of `engine_info`.
 ENGINE_LABELS: Final = ("runner", "dtype", "quantize", "device")
 _REQUEST_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _FIRST_TOKEN_S: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
@@ -92,10 +94,39 @@ SPECS: Final = (
     _server(
         "request_duration_seconds", _H, "From a request's last byte to its answer's.", "dialect", buckets=_REQUEST_S
     ),
+    Spec("key_requests", _C, "Requests of each API key, by HTTP status.", ("key", "code"), reported=False),
+    Spec("key_tokens", _C, "Tokens of each API key's requests: prompt, generated.", ("key", "kind"), reported=False),
+    Spec(
+        "rate_limited_requests",
+        _C,
+        "Requests that a limit of their tenant refused, by the limit (tenant: API keys' names and those that settings "
+        "name; all others are other).",
+        ("tenant", "limit"),
+        reported=False,
+    ),
+    Spec(
+        "tenant_tokens_in_flight",
+        _G,
+        "Tokens of requests in flight of tenants whose tokens are limited; requests count as many as are expected.",
+        ("tenant",),
+        reported=False,
+    ),
     _server("queued_requests", _G, "Requests waiting in the front end for a worker."),
     _server("in_flight_requests", _G, "Requests that are with a worker."),
+    _server(
+        "routed_requests",
+        _C,
+        "Requests that went to the worker that knows most of their prompt (hit), to another since that one was busy "
+        "(busy), or whose prompt no worker knows (miss).",
+        "outcome",
+    ),
     _server("workers", _G, "Worker processes, by state.", "state"),
+    _server("model_loaded", _G, "1 while the model has workers; 0 while it is unloaded until a request names it."),
+    _server("model_loads", _C, "Loads of unloaded models, by outcome: loaded, failed.", "outcome"),
+    _server("model_unloads", _C, "Unloadings of the model, by reason: idle, memory, request.", "reason"),
     _server("worker_restarts", _C, "Workers started again after one ended by itself."),
+    _server("worker_node", _G, "The node that a worker on another machine runs on; always 1.", "worker", "node"),
+    _server("rerun_requests", _C, "Requests sent to another worker because their worker's node was lost."),
     Spec(
         "engine_info",
         _G,
@@ -128,6 +159,7 @@ SPECS: Final = (
     Spec("engine_step_seconds", _H, "One step of the engine.", buckets=_STEP_S),
     Spec("batch_size", _H, "Sequences in one step, or requests in one dynamic batch.", buckets=_BATCH),
     Spec("prompt_tokens", _C, "Tokens of prompts."),
+    Spec("cached_prompt_tokens", _C, "Of these, tokens that the engine found in its prefix cache."),
     Spec("generated_tokens", _C, "Tokens generated."),
     Spec("preemptions", _C, "Sequences sent back to wait because the KV cache was full."),
     Spec("draft_tokens", _C, "Draft tokens that the model verified (speculative decoding)."),
@@ -145,6 +177,15 @@ SPECS: Final = (
     _batches("batch_oldest_seconds", "Age of the oldest batch that has not ended; 0: all have."),
     _batches("batch_bytes_used", "Bytes of the files that are kept, and of those that arrive."),
     _batches("batch_bytes_limit", "Bytes of files at which no further one is taken (batch_max_bytes)."),
+)
+#: Counters that a model has from the start: dashboards need the zero before the first event.
+_AT_ONCE: Final = (
+    "prompt_tokens",
+    "cached_prompt_tokens",
+    "generated_tokens",
+    "preemptions",
+    "draft_tokens",
+    "accepted_draft_tokens",
 )
 _BY_NAME: Final = {spec.name: spec for spec in SPECS}
 
@@ -172,6 +213,8 @@ class Metrics:
         self.engines = EngineMetricsCollector(PREFIX)
         self.registry.register(self.engines)
         self._answers: dict[tuple[str, str, str, int], tuple[Counter, Histogram]] = {}
+        self._key_answers: dict[tuple[str, int], Counter] = {}
+        self._keys: frozenset[str] = frozenset()
         self._warned: set[str] = set()
 
     def model(self, name: str, version: str) -> ModelMetrics:
@@ -190,24 +233,55 @@ class Metrics:
         counter.inc()
         histogram.observe(duration_s)
 
+    def key_answered(self, key: str, code: int) -> None:
+        """Count an answered request of an API key, by its name."""
+        counter = self._key_answers.get((key, code))
+        if counter is None:
+            counter = self._key_answers[key, code] = self.counters["key_requests"].labels(key, str(code))
+        counter.inc()
+
+    def key_used(self, key: str, prompt_tokens: int, generated_tokens: int) -> None:
+        """Count the tokens of a request of an API key."""
+        self.counters["key_tokens"].labels(key, "prompt").inc(prompt_tokens)
+        self.counters["key_tokens"].labels(key, "generated").inc(generated_tokens)
+
+    def rate_limited(self, tenant: str, limit: str) -> None:
+        """Count a request that a limit of its tenant refused."""
+        self.counters["rate_limited_requests"].labels(tenant, limit).inc()
+
+    def tenant_in_flight(self, tenant: str, more: float) -> None:
+        """Add to the tokens of a tenant's requests in flight."""
+        self.gauges["tenant_tokens_in_flight"].labels(tenant).inc(more)
+
+    def keep_keys(self, keys: Collection[str]) -> None:
+        """Drop the metrics of removed API keys."""
+        self._key_answers.clear()
+        gone, self._keys = self._keys.difference(keys), frozenset(keys)
+        for name in ("key_requests", "key_tokens", "rate_limited_requests"):
+            family = self.counters[name]
+            label_sets = {tuple(sample.labels.values()) for metric in family.collect() for sample in metric.samples}
+            for labels in label_sets:
+                if labels[0] in gone:
+                    family.remove(*labels)
+
     def batch_answered(self, model: str, version: str, code: str) -> None:
         """Count an answered request of a batch; a name is "" where it was not known."""
         self.counters["batch_requests"].labels(model, version, code).inc()
 
     def forget(self, model: str, version: str) -> None:
-        """Drop what there is of a model that is gone: else names that come and go would stay for ever."""
+        """Drop the metrics of a removed model: else names that come and go would accumulate."""
         families: dict[str, Counter | Gauge | Histogram] = {**self.counters, **self.gauges, **self.histograms}
         for key, family in families.items():
             names = _BY_NAME[key].labels
             if "model" not in names:
                 continue
-            found = {
+            label_sets = {
                 tuple(sample.labels[name] for name in names)
                 for metric in family.collect()
                 for sample in metric.samples
                 if (sample.labels["model"], sample.labels["version"]) == (model, version)
             }
-            for labels in found:
+            for labels in label_sets:
                 family.remove(*labels)
         self._answers = {key: made for key, made in self._answers.items() if key[:2] != (model, version)}
 
@@ -223,7 +297,7 @@ class Metrics:
 
 
 class ModelMetrics:
-    """The metrics of one model: what the pool, the replicas and the workers' reports write to."""
+    """The metrics of one model; the pool, the replicas and the workers' reports write to them."""
 
     def __init__(self, metrics: Metrics, name: str, version: str) -> None:
         self._metrics = metrics
@@ -232,34 +306,53 @@ class ModelMetrics:
         self.in_flight = metrics.gauges["in_flight_requests"].labels(*self._labels)
         self.batch_in_flight = metrics.gauges["batch_in_flight_requests"].labels(*self._labels)
         self.restarts = metrics.counters["worker_restarts"].labels(*self._labels)
+        self._reruns = metrics.counters["rerun_requests"].labels(*self._labels)
         self.queue_seconds = metrics.histograms["queue_seconds"].labels(*self._labels, "server")
-        # Made now: dashboards need the zero before the first event.
-        self._counters = {
-            name: metrics.counters[name].labels(*self._labels)
-            for name in ("prompt_tokens", "generated_tokens", "preemptions", "draft_tokens", "accepted_draft_tokens")
-        }
+        self._counters = {name: metrics.counters[name].labels(*self._labels) for name in _AT_ONCE}
+        self._routed: dict[str, Counter] = {}
         self._histograms: dict[str, Histogram] = {}
         # By worker, then by name: `labels` takes longer than `set`.
         self._gauges: collections.defaultdict[str, dict[str, Gauge]] = collections.defaultdict(dict)
         self._engines: dict[str, tuple[str, ...]] = {}  # labels of `engine_info`, by worker
+        self._nodes: dict[str, tuple[str, ...]] = {}  # labels of `worker_node`, by worker
 
     def aborted(self, reason: str) -> None:
-        """Count a request that ended early: disconnect, timeout, worker_died, slow_reader or shutdown."""
+        """Count a request that ended early: disconnect, timeout, queue_timeout, worker_died, slow_reader or
+        shutdown.
+        """
         self._metrics.counters["aborted_requests"].labels(*self._labels, reason).inc()
+
+    def routed(self, outcome: str) -> None:
+        """Count a request whose worker was chosen among several: hit, miss or busy."""
+        if outcome not in self._routed:
+            self._routed[outcome] = self._metrics.counters["routed_requests"].labels(*self._labels, outcome)
+        self._routed[outcome].inc()
+
+    def loaded(self, loaded: bool) -> None:
+        """Record whether the model has workers, or is unloaded."""
+        self._metrics.gauges["model_loaded"].labels(*self._labels).set(int(loaded))
+
+    def load_ended(self, outcome: str) -> None:
+        """Count a load of an unloaded model: loaded, or failed."""
+        self._metrics.counters["model_loads"].labels(*self._labels, outcome).inc()
+
+    def unloaded(self, reason: str) -> None:
+        """Count an unloading: idle, memory or request."""
+        self._metrics.counters["model_unloads"].labels(*self._labels, reason).inc()
 
     def workers(self, state: str, more: int) -> None:
         """Add to the number of workers in a state. While a model is reloaded, those of both its instances count."""
         self._metrics.gauges["workers"].labels(*self._labels, state).inc(more)
 
     def apply(self, worker: str, report: Report | EngineMetrics) -> None:
-        """Apply what a worker reports, except for numbers that a metric can't have, or what its engine tells."""
+        """Apply a worker's report or its engine's metrics; numbers that a metric can't have are dropped."""
         if isinstance(report, EngineMetrics):
-            self._engine_told(worker, report)
+            self._apply_engine_metrics(worker, report)
         else:
             self._apply(worker, report)
 
-    def _engine_told(self, worker: str, told: EngineMetrics) -> None:
-        for name in self._metrics.engines.tell(*self._labels, worker, told.families):
+    def _apply_engine_metrics(self, worker: str, metrics: EngineMetrics) -> None:
+        for name in self._metrics.engines.replace(*self._labels, worker, metrics.families):
             self._metrics.warn(name, "is none that an engine may have")
 
     def _apply(self, worker: str, report: Report) -> None:
@@ -284,19 +377,30 @@ class ModelMetrics:
                 else:
                     self._metrics.warn(name, f"has the observation {value}")
 
-    def worker_came(self, worker: str, engine: EngineInfo | None = None) -> None:
-        """Record a new worker, and what runs its model; no other has its name meanwhile."""
+    def rerun(self, calls: int) -> None:
+        """Count calls that go to another worker because theirs is lost."""
+        self._reruns.inc(calls)
+
+    def worker_came(self, worker: str, engine: EngineInfo | None = None, node: str = "") -> None:
+        """Record a new worker, its engine and its node, "" where that is this machine; no other worker has its name
+        meanwhile.
+        """
+        if node:
+            self._nodes[worker] = (*self._labels, worker, node)
+            self._metrics.gauges["worker_node"].labels(*self._nodes[worker]).set(1)
         if engine is not None:
-            found = (getattr(engine, name) for name in ENGINE_LABELS)
-            labels = (*self._labels, worker, *found, "yes" if engine.refusal else "no")
+            engine_labels = (getattr(engine, name) for name in ENGINE_LABELS)
+            labels = (*self._labels, worker, *engine_labels, "yes" if engine.refusal else "no")
             self._engines[worker] = labels
             self._metrics.gauges["engine_info"].labels(*labels).set(1)
 
     def worker_went(self, worker: str) -> None:
-        """Record that a worker that came has ended, and drop its gauges and what its engine told."""
+        """Record the end of a worker, and drop its gauges and its engine's metrics."""
         self._metrics.engines.forget(*self._labels, worker)
         if (labels := self._engines.pop(worker, None)) is not None:
             self._metrics.gauges["engine_info"].remove(*labels)
+        if (labels := self._nodes.pop(worker, None)) is not None:
+            self._metrics.gauges["worker_node"].remove(*labels)
         for name in self._gauges.pop(worker, ()):
             self._metrics.gauges[name].remove(*self._labels, worker)
 

@@ -28,7 +28,7 @@ class Match:
 
     @property
     def operation(self) -> str:
-        """Which request of the dialect this is, or which page."""
+        """The dialect's operation, or the name of the page."""
         return self.route.operation
 
     @property
@@ -112,38 +112,37 @@ class RouteTable:
         return None
 
     def match(self, method: str, path: str) -> Match:
-        """What `method path` asks for. HEAD is answered by the GET route.
+        """The route of `method path`. HEAD is answered by the GET route. As in OpenAPI, a route with fixed segments has
+        its path for itself: /models/{model}/invoke is no version's.
 
         Raises:
             RouteError: no route has this path.
             MethodError: the path has routes, but none for this method; see `methods`.
         """
-        found = False
-        for node, values in self._nodes(path):
-            found = True
-            chosen = node.rows.get(method) or node.rows.get(ANY_METHOD)
-            if chosen is None and method == "HEAD":
-                chosen = node.rows.get("GET")
-            if chosen is not None:
-                route, dialect, names = chosen
-                return Match(route, dialect, dict(zip(names, values, strict=True)))
-        if found:
+        node, values = next(self._nodes(path), (None, ()))
+        if node is None:
+            raise RouteError(f"there is nothing at {path}")
+        chosen = node.rows.get(method) or node.rows.get(ANY_METHOD)
+        if chosen is None and method == "HEAD":
+            chosen = node.rows.get("GET")
+        if chosen is None:
             raise MethodError(f"{path} does not take {method}; it takes {', '.join(self.methods(path))}")
-        raise RouteError(f"there is nothing at {path}")
+        route, dialect, names = chosen
+        return Match(route, dialect, dict(zip(names, values, strict=True)))
 
     def dialect_at(self, path: str) -> Dialect | None:
         """The dialect that answers the 404 or 405 of this path; None: no dialect in particular.
 
-        It is a dialect with routes at the path, else the only one with routes below the longest known prefix of it.
+        It is a dialect with routes at the path, else the one with most routes below the longest known prefix of it.
         """
         rows = (row for node, _ in self._nodes(path) for row in node.rows.values())
         owner = next((dialect for _, dialect, _ in rows if dialect is not None), None)
         return owner if owner is not None else self._neighbour(path)
 
     def _neighbour(self, path: str) -> Dialect | None:
-        """The only dialect with routes at or below the longest known prefix of this path.
+        """The dialect with more than half of the routes at or below the longest known prefix of this path.
 
-        None if that is the root, or if most routes there are the server's own.
+        None if that is the root, or if no dialect has so many.
         """
         node = self._root
         for segment in _segments(path):
@@ -152,13 +151,12 @@ class RouteTable:
                 break
             node = below
         routes = Counter(node.dialects()) if node is not self._root else Counter()
-        own = routes.pop(None, 0)
-        (dialect, count), *others = routes.items() or [(None, 0)]
-        return dialect if not others and count > own else None
+        return next((dialect for dialect, count in routes.items() if 2 * count > routes.total()), None)
 
     def methods(self, path: str) -> list[str]:
         """The methods of a path, for Allow; empty if there is no such path."""
-        methods = {method for node, _ in self._nodes(path) for method in node.rows}
+        node, _ = next(self._nodes(path), (_Node(), ()))
+        methods = set(node.rows)
         if ANY_METHOD in methods:
             methods = methods - {ANY_METHOD} | {"GET", "POST", "PUT"}
         if "GET" in methods:

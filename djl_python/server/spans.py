@@ -1,4 +1,4 @@
-"""The spans of requests, as those see them who answer requests: without traces they do nothing.
+"""The spans of requests, as the code that answers requests sees them. Without traces they do nothing.
 
 Runs in the front end's event loop. `tracing` has those that are recorded.
 """
@@ -14,8 +14,8 @@ from ..core.errors import ServingError
 from ..ipc.protocol import Trace
 
 
-class Head(Protocol):
-    """What is read of a request's head; names of headers are in lower case."""
+class RequestHead(Protocol):
+    """The part of a request's head that spans read; names of headers are in lower case."""
 
     @property
     def method(self) -> str: ...
@@ -43,8 +43,8 @@ class Span:
 
     Attributes:
         log_extra: the trace's id, for log records.
-        recorded: whether anything need be noted for it.
-        call_headers: the context that whoever works on the request passes on.
+        recorded: whether it keeps events.
+        call_headers: the context to pass on with the request.
         answer_headers: of the answer.
     """
 
@@ -54,7 +54,7 @@ class Span:
     answer_headers: Mapping[str, str] = {}
 
     def admitted(self, config: ModelConfig) -> None:
-        """A model is to answer it, and it waits for a worker."""
+        """It is admitted, and waits for a worker."""
 
     def dispatched(self) -> None:
         """A worker has it."""
@@ -80,7 +80,7 @@ NO_SPAN: Final = Span()
 class Spans:
     """Makes the spans of a server's requests. These are recorded nowhere."""
 
-    def begin(self, head: Head, route: str, request_id: str, received_s: float) -> Span:
+    def begin(self, head: RequestHead, route: str, request_id: str, received_s: float) -> Span:
         """The span of a request, whose headers may have its parent's context.
 
         Args:
@@ -93,7 +93,7 @@ class Spans:
         """Record that a request, whose headers may have its parent's context, has created a batch.
 
         Returns:
-            The context that spans of the batch's requests are linked with, as headers. It can be kept on a disk.
+            The context to which spans of the batch's requests link, as headers. It can be kept on a disk.
         """
         return {}
 
@@ -102,7 +102,7 @@ class Spans:
         return NO_SPAN
 
     async def close(self) -> None:
-        """Send what is left; nothing begins after that."""
+        """Send the remaining spans; no span begins after that."""
 
 
 NO_SPANS: Final = Spans()

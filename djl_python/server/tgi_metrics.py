@@ -78,7 +78,7 @@ class TgiMetrics(Collector):
         yield self._gauge("tgi_batch_current_size", "Requests in the batch.", "running_requests")
 
     def _samples(self, name: str) -> Iterator[tuple[str, Sample]]:
-        """(suffix after the family's name, sample) of one of our families; answers that no model gave are left out."""
+        """(suffix after the family's name, sample) of one of our families, without answers that no model gave."""
         for family in self._ours[name].collect():
             for sample in family.samples:
                 suffix = sample.name.removeprefix(family.name)

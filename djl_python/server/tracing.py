@@ -27,11 +27,11 @@ from ..config import ModelConfig
 from ..core.call_trace import AttributeValue
 from ..core.errors import ServingError
 from ..ipc.protocol import Trace
-from .spans import Batched, Head, Span, Spans
+from .spans import Batched, RequestHead, Span, Spans
 
 log = logging.getLogger(__name__)
 
-#: How long the end of the server waits for a collector to take the last spans.
+#: How long a server that ends waits until the collector has taken the last spans.
 FLUSH_TIMEOUT_S: Final = 5.0
 _PROVIDER: Final = "djl-serving"
 _OPERATION: Final = "gen_ai.operation.name"
@@ -49,15 +49,15 @@ class RequestSpan(Span):
         self._status = status
         self._model = ""
         self._failed = False
-        found = span.get_span_context()
-        trace_id = trace.format_trace_id(found.trace_id)
+        span_context = span.get_span_context()
+        trace_id = trace.format_trace_id(span_context.trace_id)
         self.log_extra = {"trace_id": trace_id}
         self.recorded = span.is_recording()
         passed_on: dict[str, str] = {}
         propagate.inject(passed_on, trace.set_span_in_context(span, context))
         self.call_headers = passed_on
-        span_id = trace.format_span_id(found.span_id)
-        self.answer_headers = {"traceresponse": f"00-{trace_id}-{span_id}-{found.trace_flags:02x}"}
+        span_id = trace.format_span_id(span_context.span_id)
+        self.answer_headers = {"traceresponse": f"00-{trace_id}-{span_id}-{span_context.trace_flags:02x}"}
 
     def admitted(self, config: ModelConfig) -> None:
         self._model = config.name
@@ -93,14 +93,14 @@ class RequestSpan(Span):
 
 
 class Tracing(Spans):
-    """Where spans go: to the collector that OTEL_EXPORTER_OTLP_ENDPOINT names, in batches, by a thread."""
+    """Sends spans to the collector that OTEL_EXPORTER_OTLP_ENDPOINT names, in batches, from a thread."""
 
     def __init__(self) -> None:
         self._provider = TracerProvider(resource=_resource(), shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         self._tracer = self._provider.get_tracer(__package__, __version__)
 
-    def begin(self, head: Head, route: str, request_id: str, received_s: float) -> RequestSpan:
+    def begin(self, head: RequestHead, route: str, request_id: str, received_s: float) -> RequestSpan:
         context = propagate.extract(head.headers)
         span = self._tracer.start_span(
             f"{head.method} {route}",
@@ -153,8 +153,8 @@ class Tracing(Spans):
 
 def _resource() -> Resource:
     """The server, as OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES name it, or as djl-serving."""
-    found = Resource.create()
+    resource = Resource.create()
     ours = {SERVICE_VERSION: __version__}
-    if str(found.attributes[SERVICE_NAME]).startswith("unknown_service"):
+    if str(resource.attributes[SERVICE_NAME]).startswith("unknown_service"):
         ours[SERVICE_NAME] = "djl-serving"
-    return Resource(ours).merge(found) if SERVICE_NAME not in ours else found.merge(Resource(ours))
+    return Resource(ours).merge(resource) if SERVICE_NAME not in ours else resource.merge(Resource(ours))

@@ -7,6 +7,7 @@ import json
 from typing import Any, Final
 
 from ..bench.arguments import header
+from ..commands.models import add_settings
 from ..config import api_key
 
 #: Options that become fields of a request's body: (option, field, type, help).
@@ -43,6 +44,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         help="sent with every request; may be repeated",
     )
     parser.add_argument("--system", default="", metavar="TEXT", help="the system prompt")
+    add_settings(parser)
 
 
 def add_parameters(parser: argparse.ArgumentParser) -> None:
@@ -68,9 +70,9 @@ def parameters_of(options: argparse.Namespace) -> dict[str, Any]:
 def json_object(text: str) -> dict[str, Any]:
     """A JSON object, for argparse."""
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except ValueError as exc:
         raise argparse.ArgumentTypeError(f"{text!r} is not JSON: {exc}") from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise argparse.ArgumentTypeError(f'{text!r}: expected a JSON object, like {{"min_p": 0.1}}')
-    return found
+    return value

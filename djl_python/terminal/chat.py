@@ -19,15 +19,19 @@ from prompt_toolkit.completion import WordCompleter
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from rich.console import Console
+from rich.text import Text
 
+from ..commands.models import settings_given
+from ..commands.parsing import parse
 from ..config import state_directory
+from ..core.help_text import HelpFormatter
 from .arguments import add_parameters, add_target, parameters_of
-from .commands import COMMANDS, Leave, Session, obey
+from .commands import COMMANDS, ChatSession, Leave, obey
 from .conversation import Conversation
-from .openai_api import ApiError
+from .openai_api import ApiError, remarks
 from .own_server import StartError
-from .screen import Answer, MarkdownAnswer, PlainAnswer
-from .target import opened
+from .screen import MarkdownAnswer, PlainAnswer, ShownAnswer, harmless
+from .target import opened, url_of
 
 _PROMPT: Final = ">>> "
 #: Lines that are kept free below the prompt for what completes a command.
@@ -48,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
         prog="djl-serving chat",
         description="Chat with a model of a server, or with a model for which a server is started.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     add_target(made)
     add_parameters(made)
@@ -60,7 +64,9 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str]) -> int:
     """Run `djl-serving chat ARGUMENTS`; returns the exit code."""
-    options = parser().parse_args(arguments)
+    made = parser()
+    options = parse(made, arguments)
+    settings_given(made, options, url_of(options))
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         print("djl-serving chat: this is no terminal; djl-serving run answers one prompt", file=sys.stderr)
         return 2
@@ -68,8 +74,11 @@ def main(arguments: Sequence[str]) -> int:
     try:
         with opened(options, console) as (api, server):
             conversation = Conversation(api, options.system, parameters_of(options))
-            session = Session(conversation, console, server, options.markdown)
-            session.say(f"{api.model} at {api.url}; /help lists commands, Ctrl-D leaves")
+            session = ChatSession(conversation, console, server, options.markdown)
+            where = api.url if server is None else f"{options.target}, served for this chat at {api.url}"
+            # The terminal breaks the line, and not rich: an address that is copied has no line break in it.
+            console.print(Text(harmless(f"{api.model} at {where}"), "bold"), soft_wrap=True)
+            session.say("/help lists commands, Ctrl-D leaves")
             _Chat(session, _history(session, options), show_stats=options.stats).run()
     except (ApiError, StartError) as error:
         print(f"djl-serving chat: {error}", file=sys.stderr)
@@ -80,9 +89,10 @@ def main(arguments: Sequence[str]) -> int:
 class _Chat:
     """The loop of questions and answers."""
 
-    def __init__(self, session: Session, history: History, *, show_stats: bool) -> None:
+    def __init__(self, session: ChatSession, history: History, *, show_stats: bool) -> None:
         self._session = session
         self._show_stats = show_stats
+        self._remarked: set[str] = set()
         self._interrupted = False  # by the last key: once more leaves
         words = WordCompleter(list(COMMANDS), sentence=True)
         self._prompt: PromptSession[str] = PromptSession(
@@ -115,7 +125,7 @@ class _Chat:
 
     def _answer(self, question: str) -> None:
         session = self._session
-        answer: Answer = MarkdownAnswer(session.console) if session.markdown else PlainAnswer(session.console)
+        answer: ShownAnswer = MarkdownAnswer(session.console) if session.markdown else PlainAnswer(session.console)
         began_s = time.monotonic()
         reason, tokens = "", None
         try:
@@ -132,11 +142,20 @@ class _Chat:
         except ApiError as error:
             session.say(f"no answer: {error}")
         else:
+            self._remark()
             if reason == "length":
                 session.say("the answer has as many tokens as it may have (--max-tokens, /set max_tokens N)")
             if self._show_stats and tokens:
                 duration_s = time.monotonic() - began_s
                 session.say(f"{tokens} tokens in {duration_s:.1f} s: {tokens / duration_s:.1f} tokens/s")
+
+    def _remark(self) -> None:
+        """Say, once each, that another model answers, and which parameters have no effect."""
+        api = self._session.conversation.api
+        for remark in remarks(api):
+            if remark not in self._remarked:
+                self._remarked.add(remark)
+                self._session.say(remark)
 
 
 def _keys() -> KeyBindings:
@@ -149,7 +168,7 @@ def _keys() -> KeyBindings:
     return keys
 
 
-def _history(session: Session, options: argparse.Namespace) -> History:
+def _history(session: ChatSession, options: argparse.Namespace) -> History:
     """The questions of earlier chats, in a file that only this user reads."""
     path = Path()
     try:

@@ -14,6 +14,8 @@ from typing import Final
 
 import shtab
 
+from ..core.help_text import HelpFormatter
+
 _SHELLS: Final = ("bash", "zsh", "fish")
 _EXAMPLES: Final = """\
 to have it in every shell:
@@ -30,7 +32,7 @@ def parser() -> argparse.ArgumentParser:
         prog="djl-serving completion",
         description="Print a script that has a shell complete what follows djl-serving.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     made.add_argument("shell", choices=_SHELLS)
     return made
@@ -66,8 +68,10 @@ def script(shell: str, server: argparse.ArgumentParser, commands: Mapping[str, a
 
 def _actions(whole: argparse.ArgumentParser) -> list[argparse.Action]:
     own = whole._actions
-    below = [one for action in own if isinstance(action, argparse._SubParsersAction) for one in action.choices.values()]
-    return own + [action for one in below for action in _actions(one)]
+    below = [
+        choice for action in own if isinstance(action, argparse._SubParsersAction) for choice in action.choices.values()
+    ]
+    return own + [action for parser in below for action in _actions(parser)]
 
 
 def _say_what_completes(action: argparse.Action) -> None:

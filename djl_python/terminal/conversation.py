@@ -62,18 +62,18 @@ class Conversation:
         body = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(body, dict) or not isinstance(body.get("messages"), list):
             raise ValueError("expected a JSON object with messages, as /save writes it")
-        messages = [_message(number, found) for number, found in enumerate(body.pop("messages"))]
+        messages = [_message(number, message) for number, message in enumerate(body.pop("messages"))]
         body.pop("model", None)
         begins = bool(messages) and messages[0]["role"] == "system"
         self.system = messages.pop(0)["content"] if begins else ""
         self.messages, self.parameters = messages, body
 
 
-def _message(number: int, found: Any) -> Message:
+def _message(number: int, message: Any) -> Message:
     if (
-        isinstance(found, dict)
-        and isinstance(found.get("content"), str)
-        and found.get("role") in ("system", "user", "assistant")
+        isinstance(message, dict)
+        and isinstance(message.get("content"), str)
+        and message.get("role") in ("system", "user", "assistant")
     ):
-        return {"role": found["role"], "content": found["content"]}
+        return {"role": message["role"], "content": message["content"]}
     raise ValueError(f"messages[{number}]: expected a role (system, user or assistant) and a content that is text")

@@ -18,6 +18,8 @@ from ..config.sources import shown_url
 
 _CONNECT_S: Final = 10.0
 _DONE: Final = "[DONE]"
+#: The header with which this server names parameters that had no effect.
+_IGNORED: Final = "x-ignored-parameters"
 #: Statuses of servers that want a key, or another one.
 _NO_ENTRY: Final = (401, 403)
 
@@ -31,12 +33,16 @@ class ApiError(Exception):
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of an answer. `finish_reason` comes with the last one, `tokens` (generated ones) where they are told."""
+    """A piece of an answer. `finish_reason` comes with the last one, `tokens` (generated ones) where they are told.
+
+    `model` is the name of the model that answers, as the server tells it.
+    """
 
     text: str = ""
     reasoning: str = ""
     finish_reason: str = ""
     tokens: int | None = None
+    model: str = ""
 
 
 class OpenAiApi:
@@ -48,6 +54,10 @@ class OpenAiApi:
         api_key: sent as a bearer token, if it is not "".
         model: its name; "": the only one that the server has.
         headers: further ones of every request.
+
+    Attributes:
+        answered_by: the model that the last answer names, if it names one.
+        ignored: the parameters that had no effect on the last answer, where the server tells (x-ignored-parameters).
 
     Example::
 
@@ -67,6 +77,8 @@ class OpenAiApi:
     ) -> None:
         self.url = shown_url(url) if url else f"unix:{socket}"  # without a password
         self.model = model
+        self.answered_by = ""
+        self.ignored: tuple[str, ...] = ()
         base = url.rstrip("/") or "http://localhost"
         self._client = httpx2.Client(
             base_url=base if base.endswith("/v1") else f"{base}/v1",
@@ -81,6 +93,11 @@ class OpenAiApi:
 
     def __exit__(self, *_: object) -> None:
         self._client.close()
+
+    @property
+    def other_model(self) -> str:
+        """The model that gave the last answer, where another one was asked; else ""."""
+        return self.answered_by if self.answered_by != self.model else ""
 
     def find_model(self) -> str:
         """Have `model` name a model that the server has; returns it.
@@ -123,17 +140,28 @@ class OpenAiApi:
         try:
             with self._client.stream("POST", path, json=request) as response:
                 _check(response)
-                ended = False
+                ended, self.answered_by = False, ""
+                names = response.headers.get(_IGNORED, "").split(",")
+                self.ignored = tuple(name.strip() for name in names if name.strip())
                 for event in httpx2.EventSource(response):
                     if event.data == _DONE:
                         return
                     piece = _piece(event.data)
+                    self.answered_by = piece.model or self.answered_by
                     ended = ended or bool(piece.finish_reason)
                     yield piece
         except httpx2.HTTPError as exc:
             raise ApiError(f"{self.url}: {exc or type(exc).__name__}") from exc
         if not ended:
             raise ApiError(f"{self.url}: the answer broke off")
+
+
+def remarks(api: OpenAiApi) -> Iterator[str]:
+    """What to say of the last answer: that another model gave it, and which parameters had no effect on it."""
+    if api.other_model:
+        yield f"{api.url} has no model {api.model}: {api.other_model} answered"
+    if api.ignored:
+        yield f"without effect on this answer: {', '.join(api.ignored)}"
 
 
 def _check(response: httpx2.Response) -> None:
@@ -161,6 +189,7 @@ def _piece(data: str) -> Piece:
             reasoning=delta.get("reasoning_content") or delta.get("reasoning") or "",
             finish_reason=choice.get("finish_reason") or "",
             tokens=usage.get("completion_tokens"),
+            model=str(chunk.get("model") or ""),
         )
     except (ValueError, AttributeError, TypeError) as exc:
         raise ApiError(f"the server sent what is no piece of an answer: {data[:200]!r}") from exc

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -41,12 +41,15 @@ class OwnServer:
         lines: the last lines that it has printed.
     """
 
-    def __init__(self, model: str, socket: Path) -> None:
+    def __init__(self, model: str, socket: Path, settings: Sequence[str]) -> None:
         self.socket = socket
         self.lines: deque[str] = deque(maxlen=_KEPT_LINES)
         self._printed: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "djl_python.terminal.served", model, "--log-level", "warning"],
+            [
+                *(sys.executable, "-P", "-m", "djl_python.terminal.served"),
+                *(model, "--log-level", "warning", *(f"--set={text}" for text in settings)),
+            ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -90,17 +93,18 @@ class OwnServer:
 
 
 @contextlib.contextmanager
-def own_server(model: str, on_progress: Callable[[str], None]) -> Iterator[OwnServer]:
+def own_server(model: str, on_progress: Callable[[str], None], settings: Sequence[str] = ()) -> Iterator[OwnServer]:
     """A server with this model, from its start to its end.
 
     Args:
         model: as the command line of the server takes it: a directory, a URL, or name:version:engine:devices=URL.
+        settings: KEY=VALUE, as `--set` takes it.
 
     Raises:
         StartError: it did not start.
     """
     with tempfile.TemporaryDirectory(prefix="djl-", dir=_short(tempfile.gettempdir())) as folder:
-        server = OwnServer(model, Path(folder, "socket"))
+        server = OwnServer(model, Path(folder, "socket"), settings)
         try:
             server.wait_ready(on_progress)
             yield server

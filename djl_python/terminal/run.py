@@ -1,7 +1,7 @@
 """The subcommand `djl-serving run`: one prompt, one answer. Runs in the command's own process.
 
-Only the answer goes to stdout, as it comes. Exit codes: 0 the answer is whole; 1 there is none, or it broke off; 2 the
-command line is wrong; 130 interrupted.
+Only the answer goes to stdout, as it comes; stderr says if another model gave it, and what had no effect on it. Exit
+codes: 0 the answer is whole; 1 there is none, or it broke off; 2 the command line is wrong; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from typing import Any, Final
 
 from rich.console import Console
 
+from ..commands.models import settings_given
+from ..commands.parsing import parse
+from ..core.help_text import HelpFormatter
 from .arguments import add_parameters, add_target, parameters_of
-from .openai_api import ApiError, OpenAiApi, Piece
+from .openai_api import ApiError, OpenAiApi, Piece, remarks
 from .own_server import StartError
 from .screen import harmless
-from .target import opened
+from .target import opened, url_of
 
 _STDIN: Final = "-"
 _EXAMPLES: Final = """\
@@ -26,6 +29,7 @@ examples:
   djl-serving run http://127.0.0.1:8080 "Summarize this text:" - <article.txt >summary.txt
   git diff | djl-serving run http://127.0.0.1:8080 "Write a message for this commit:" - --temperature 0
   echo "Once upon a time" | djl-serving run /models/base --completion
+  djl-serving run /models/llama-3 "Name three rivers." --dtype bf16 --max-model-len 4096
 """
 
 
@@ -35,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
         prog="djl-serving run",
         description="Print a model's answer to one prompt. Only the answer goes to stdout.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     add_target(made)
     made.add_argument(
@@ -51,13 +55,16 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str]) -> int:
     """Run `djl-serving run ARGUMENTS`; returns the exit code."""
     made = parser()
-    options = made.parse_intermixed_args(arguments)  # the prompt may come after options too
+    options = parse(made, arguments, intermixed=True)  # the prompt may come after options too
+    settings_given(made, options, url_of(options))
     if options.completion and options.system:
         made.error("--system has no place in a text that is continued (--completion)")
     prompt = _prompt(options.prompt or [_STDIN], made)
     try:
         with opened(options, Console(stderr=True, highlight=False)) as (api, _):
             _print(_asked(api, prompt, options, parameters_of(options)))
+            for remark in remarks(api):
+                print(f"djl-serving run: {remark}", file=sys.stderr)
     except (ApiError, StartError) as error:
         print(f"djl-serving run: {error}", file=sys.stderr)
         return 1

@@ -24,10 +24,10 @@ def harmless(text: str) -> str:
     return _CONTROL.sub("", text.replace("\r\n", "\n"))
 
 
-class Answer(Protocol):
+class ShownAnswer(Protocol):
     """Shows one answer; used as a context manager, whose end leaves the answer on the screen."""
 
-    def __enter__(self) -> Answer: ...
+    def __enter__(self) -> ShownAnswer: ...
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /

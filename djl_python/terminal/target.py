@@ -13,6 +13,12 @@ from .openai_api import OpenAiApi
 from .own_server import OwnServer, own_server
 
 
+def url_of(options: argparse.Namespace) -> str:
+    """The URL of the server that is meant; "" where one is to be started."""
+    target: str = options.target
+    return target if target.startswith(("http://", "https://")) else ""
+
+
 @contextlib.contextmanager
 def opened(options: argparse.Namespace, console: Console) -> Iterator[tuple[OpenAiApi, OwnServer | None]]:
     """A client whose model is known; and the server, if it is this command's own.
@@ -26,7 +32,7 @@ def opened(options: argparse.Namespace, console: Console) -> Iterator[tuple[Open
         StartError: the server did not start.
     """
     target: str = options.target
-    if target.startswith(("http://", "https://")):
+    if url_of(options):
         headers = dict(options.header)
         with OpenAiApi(target, api_key=options.api_key, model=options.model, headers=headers) as api:
             api.find_model()
@@ -34,7 +40,7 @@ def opened(options: argparse.Namespace, console: Console) -> Iterator[tuple[Open
         return
     with contextlib.ExitStack() as stack:
         with console.status(f"starting a server for {escape(target)}") as status:
-            server = stack.enter_context(own_server(target, lambda line: status.update(escape(line))))
+            server = stack.enter_context(own_server(target, lambda line: status.update(escape(line)), options.set))
         api = stack.enter_context(OpenAiApi(socket=str(server.socket), model=options.model))
         api.find_model()
         yield api, server

@@ -1,7 +1,6 @@
 """Chat templates: messages in, prompt text out, as transformers renders them but without it.
 
-Runs in the worker. Templates come with checkpoints and are untrusted: they run in jinja2's immutable sandbox and see
-plain JSON values only.
+Runs in the worker: in its event loop, or in a thread where that takes long.
 """
 
 from __future__ import annotations
@@ -9,25 +8,37 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 import jinja2
-import jinja2.ext
-import jinja2.nodes
-import jinja2.parser
-import jinja2.sandbox
-import jinja2.utils
 
 from ..core.errors import ModelLoadError, PayloadError
 from ..core.types import Chat
+from .template_environment import TemplateTimeoutError, template_of, time_limit
 from .tools.prompt import with_tools
 from .well_formed import well_formed
 
-#: Names under which messages have their reasoning; templates read the first (gpt-oss's the second).
+#: Names of a message's reasoning; templates read the first (gpt-oss's the second).
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 _CONTINUE_HERE = "CONTINUE_FINAL_MESSAGE_TAG "
 _SHOWN = "a text to be found again"
+#: How long a template may take for a chat, and for the few words on which it is tried when it is loaded. A chat of
+#: 10,000 messages takes most templates half a second.
+RENDER_S: Final = 10.0
+TRIAL_S: Final = 1.0
+
+
+#: Roles that every template is given as they are, and those that are others under older or newer names, where the
+#: template does not know these.
+_ROLES: Final = frozenset({"system", "user", "assistant", "tool", "developer", "function"})
+_ALIASES: Final = {"developer": "system", "function": "tool"}
+#: For how many other roles a template's treatment is remembered.
+_ROLES_KNOWN: Final = 64
+
+
+class SlowTemplateError(PayloadError):
+    """A template did not render a chat in time."""
 
 
 class _CallForm(NamedTuple):
@@ -42,7 +53,7 @@ class _CallForm(NamedTuple):
     null_content: bool = False
 
 
-#: What most templates read comes first; DeepSeek's read one of the others.
+#: Most templates read the first form; DeepSeek's read one of the others.
 _CALL_FORMS = tuple(_CallForm(text, null) for null in (False, True) for text in (False, True))
 
 
@@ -71,13 +82,17 @@ class ChatTemplates:
         """Whether any template contains this name."""
         return name in self._names
 
-    def render(self, chat: Chat) -> str:
+    def render(self, chat: Chat, limit_s: float = RENDER_S) -> str:
         """The prompt of a chat; the template gets the tools unless their choice is "none".
 
         A template without a place for tools gets those of a forced call in a message.
 
+        Args:
+            limit_s: how long that may take.
+
         Raises:
             PayloadError: there is no template for it, or it refuses these messages.
+            SlowTemplateError: the template is not done in time.
         """
         use = chat.tool_use
         tools = None if use is None or use.choice == "none" or not use.tools else use.tools
@@ -90,6 +105,7 @@ class ChatTemplates:
             add_generation_prompt=chat.add_generation_prompt and not chat.continue_final,
             continue_final_message=chat.continue_final,
             variables=chat.variables,
+            limit_s=limit_s,
         )
 
     def _find(self, *, has_tools: bool) -> ChatTemplate:
@@ -118,15 +134,25 @@ class ChatTemplate:
         special_tokens: `bos_token`, `eos_token` … which templates may name.
 
     Raises:
-        ModelLoadError: the template is not valid jinja.
+        ModelLoadError: the template is not valid jinja, or takes too long for a few words.
     """
 
     def __init__(self, source: str, special_tokens: Mapping[str, str] | None = None) -> None:
         self._special_tokens = dict(special_tokens or {})
+        self._source = source
+        self._aliases = {role: other for role, other in _ALIASES.items() if not _names_role(source, role)}
+        self._left_out: dict[str, bool] = {}
         try:
-            self._template = _environment().from_string(source)
+            self._template = template_of(source)
         except jinja2.TemplateSyntaxError as exc:
             raise ModelLoadError(f"the chat template is not valid: line {exc.lineno}: {exc.message}") from exc
+        try:
+            self._read(source)
+        except SlowTemplateError as exc:
+            raise ModelLoadError(f"the chat template takes more than {TRIAL_S:g} s for a few words") from exc
+
+    def _read(self, source: str) -> None:
+        """Find out how the template reads messages."""
         self._reads_parts, self._call_form, self._tools_in_message = False, _CallForm(), False
         self._reads_parts = not self._shows_content(_SHOWN) and self._shows_content(_parts(_SHOWN))
         self._call_form = next(filter(self._shows_call, _CALL_FORMS), _CallForm())
@@ -140,6 +166,7 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         variables: Mapping[str, Any] | None = None,
+        limit_s: float = RENDER_S,
     ) -> str:
         """The prompt. It already has its special tokens: tokenize it with add_special_tokens=False.
 
@@ -148,7 +175,28 @@ class ChatTemplate:
 
         Raises:
             PayloadError: the template refuses these messages, or fails on them; has the template's own message.
+            SlowTemplateError: it takes more than `limit_s`.
         """
+        for i, message in enumerate(messages):
+            if (role := str(message.get("role"))) not in _ROLES and self._leaves_out(role):
+                raise PayloadError(
+                    f"messages[{i}].role: this model's chat template leaves out messages of role {json.dumps(role)}",
+                    f"messages[{i}].role",
+                )
+        return self._render(
+            messages, tools, add_generation_prompt, continue_final_message, variables or {}, limit_s=limit_s
+        )
+
+    def _render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        variables: Mapping[str, Any] = MappingProxyType({}),
+        *,
+        limit_s: float,
+    ) -> str:
         plain = [self._plain(message, f"messages[{i}]") for i, message in enumerate(messages)]
         if continue_final_message:
             if not plain or not isinstance(plain[-1].get("content"), str):
@@ -159,20 +207,24 @@ class ChatTemplate:
         if self._reads_parts:
             plain = [_with_parts(message) for message in plain]
         try:
-            text = self._template.render(
-                {
-                    **self._special_tokens,
-                    "documents": None,
-                    **(variables or {}),
-                    "messages": plain,
-                    "tools": None if tools is None else list(tools),
-                    "add_generation_prompt": add_generation_prompt,
-                }
-            )
+            with time_limit(limit_s):
+                text = self._template.render(
+                    {
+                        **self._special_tokens,
+                        "documents": None,
+                        **variables,
+                        "messages": plain,
+                        "tools": None if tools is None else list(tools),
+                        "add_generation_prompt": add_generation_prompt,
+                    }
+                )
+        except TemplateTimeoutError as exc:
+            why = f"the chat template takes more than {limit_s:g} s on these messages"
+            raise SlowTemplateError(why, "messages") from exc
         except jinja2.TemplateError as exc:
             raise PayloadError(f"the chat template refuses these messages: {exc.message}", "messages") from exc
         except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as exc:
-            # The template's code met values that it was not written for.
+            # The template's code failed on unexpected values.
             raise PayloadError(f"the chat template fails on these messages: {exc}", "messages") from exc
         text = well_formed(text)
         return _open_ended(text) if continue_final_message else text
@@ -180,6 +232,7 @@ class ChatTemplate:
     def _plain(self, message: Mapping[str, Any], path: str) -> dict[str, Any]:
         """A message as the template reads it."""
         plain = _with_reasoning(dict(message))
+        plain["role"] = self._aliases.get(str(plain.get("role")), plain.get("role"))
         if not plain.get("tool_calls"):
             return plain
         if self._call_form.null_content and not plain.get("content"):
@@ -201,6 +254,19 @@ class ChatTemplate:
         """
         return _SHOWN in self._rendered({"role": "user", "content": content})
 
+    def _leaves_out(self, role: str) -> bool:
+        """Whether the template renders messages of a role without their content."""
+        if (known := self._left_out.get(role)) is not None:
+            return known
+        message, asked = {"role": role, "content": _SHOWN}, {"role": "user", "content": "x"}
+        texts = [text for text in (self._rendered(message), self._rendered(asked, message)) if text]
+        if len(self._left_out) >= _ROLES_KNOWN:
+            self._left_out.clear()
+        # If it refuses both, it may still take the role in another place; a role that it names is left to it.
+        unseen = bool(texts) and not any(_SHOWN in text for text in texts)
+        self._left_out[role] = unseen and not _names_role(self._source, role)
+        return self._left_out[role]
+
     def _shows_call(self, form: _CallForm) -> bool:
         """Whether the rendered text contains the arguments of a tool call in this form, and not as Python writes them.
 
@@ -214,11 +280,22 @@ class ChatTemplate:
         return _SHOWN in text and str(arguments) not in text
 
     def _rendered(self, *messages: dict[str, Any], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
-        """The rendered text; "" if the template refuses the messages."""
+        """The rendered text; "" if the template refuses the messages.
+
+        Raises:
+            SlowTemplateError: it is not done in time.
+        """
         try:
-            return self.render(messages, tools=tools)
+            return self._render(messages, tools, limit_s=TRIAL_S)
+        except SlowTemplateError:
+            raise
         except PayloadError:
             return ""
+
+
+def _names_role(source: str, role: str) -> bool:
+    """Whether a template compares the roles of messages with this one."""
+    return re.search(rf"""\brole\b['"\])]*\s*(?:==|in)\s*[^%}}]*['"]{re.escape(role)}['"]""", source) is not None
 
 
 def _with_tools(messages: list[dict[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -239,7 +316,7 @@ def _with_parts(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _open_ended(text: str) -> str:
-    """The text up to the point where the last message is to be continued."""
+    """The text up to the point where the model continues the last message."""
     at = text.rfind(_CONTINUE_HERE.strip())
     if at < 0:
         raise PayloadError("messages: the chat template leaves the last message out: it can't be continued", "messages")
@@ -248,8 +325,8 @@ def _open_ended(text: str) -> str:
 
 
 def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
-    found = next((message[name] for name in _REASONING if message.get(name) is not None), None)
-    return message if found is None else {"thinking": found, **message, "reasoning_content": found}
+    reasoning = next((message[name] for name in _REASONING if message.get(name) is not None), None)
+    return message if reasoning is None else {"thinking": reasoning, **message, "reasoning_content": reasoning}
 
 
 def _with_objects(message: dict[str, Any], path: str) -> dict[str, Any]:
@@ -270,54 +347,3 @@ def _with_object(call: Mapping[str, Any], path: str) -> Mapping[str, Any]:
         field = f"{path}.function.arguments"
         raise PayloadError(f"{field}: nested too deeply", field) from exc
     return {**call, "function": {**function, "arguments": arguments}}
-
-
-class _Generation(jinja2.ext.Extension):
-    """`{% generation %}` … `{% endgeneration %}` marks what a model wrote, for training; it has no effect here."""
-
-    tags = {"generation"}  # noqa: RUF012 (jinja2 declares it an instance's)
-
-    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-class _Namespace(jinja2.utils.Namespace):
-    """A namespace that refuses names with a leading underscore: they would reach into Python."""
-
-    def __init__(*args: Any, **kwargs: Any) -> None:
-        # `self` is positional only, so that a template may say namespace(self=...).
-        for name in dict(*args[1:], **kwargs):
-            _check_name(name)
-        jinja2.utils.Namespace.__init__(*args, **kwargs)
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        _check_name(name)
-        super().__setitem__(name, value)
-
-
-def _check_name(name: object) -> None:
-    if isinstance(name, str) and name.startswith("_"):
-        raise jinja2.exceptions.SecurityError(f"a namespace can't have the name {name!r}")
-
-
-def _raise(message: str) -> None:
-    raise jinja2.TemplateError(message)
-
-
-def _tojson(
-    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
-) -> str:
-    """The filter `tojson`; unlike jinja2's own, it makes no HTML escapes."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def _environment() -> jinja2.Environment:
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
-    )
-    environment.filters["tojson"] = _tojson
-    environment.globals["raise_exception"] = _raise
-    environment.globals["strftime_now"] = lambda format: datetime.now().strftime(format)
-    environment.globals["namespace"] = _Namespace
-    return environment

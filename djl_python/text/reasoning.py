@@ -1,8 +1,8 @@
-"""Reasoning: which part of a generated text a model meant for itself, by the marks that its family puts around it.
+"""Separates reasoning from content in a generated text, by the marks of the model's family.
 
 Runs in the worker, for chats. A `ReasoningParser` takes one generation's text in pieces and separates reasoning from
 content; `reasoning_parser` finds the parser of a model. Reasoning comes first or not at all. White space beside the
-marks belongs to them: models write line breaks there, in a prompt or in an answer, with or without reasoning between.
+marks belongs to them: models write line breaks there.
 
 Sources: vLLM's documentation of reasoning outputs, whose names these are, and the models' chat templates.
 """
@@ -44,14 +44,15 @@ _SIGNS: Final = (
 
 
 class SplitText(NamedTuple):
-    """What a piece of text had."""
+    """The reasoning and content of a piece of text."""
 
     reasoning: str = ""
     content: str = ""
 
 
 class ReasoningParser:
-    """Parses one generation; a subclass says which marks there are. Also the base of `option.reasoning_parser`'s own.
+    """Parses one generation; a subclass defines the marks. Users' parsers (`option.reasoning_parser`) derive from it
+    too.
 
     Args:
         begun: whether the prompt has begun the reasoning, which then has no mark of its own (True), has ended it, so
@@ -59,16 +60,16 @@ class ReasoningParser:
 
     Attributes:
         reasons: whether this is, or may still become, reasoning.
-        reasoned: whether there was any, be it empty.
+        reasoned: whether there was reasoning, even empty.
     """
 
     starts: ClassVar[tuple[str, ...]]
     ends: ClassVar[tuple[str, ...]]
-    #: What ends the reasoning and is content itself.
+    #: Marks that end the reasoning and belong to the content.
     unmarked_ends: ClassVar[tuple[str, ...]] = ()
     #: Whether a text without a mark at its beginning is reasoning.
     implied: ClassVar[bool] = False
-    #: What may be around the content.
+    #: Marks that may surround the content.
     around: ClassVar[tuple[str, str] | None] = None
 
     def __init__(self, begun: bool | None) -> None:
@@ -98,7 +99,7 @@ class ReasoningParser:
 
     @classmethod
     def before_grammar(cls, begun: bool | None) -> FreeText | None:
-        """What may come before a grammar applies, which is for the content; None: nothing."""
+        """The text that may come before the content, to which a grammar applies; None: nothing."""
         if begun is False:
             return None
         return FreeText(cls.starts, cls.ends, begun=cls.implied if begun is None else begun)
@@ -108,11 +109,17 @@ class ReasoningParser:
         self._text += text
         return self._state()
 
-    def finish(self) -> SplitText:
-        """End the text; returns what was still held back."""
+    def finish(self, *, cut: bool = False) -> SplitText:
+        """End the text; returns the text that was held back.
+
+        Args:
+            cut: whether a limit ended it. Then an incomplete opening mark is not content.
+        """
         rest, self._text = self._space + self._text, ""
         if self._state == self._begin:
             self.reasons = self.reasoned = self._implied
+            if cut and rest.strip():
+                return SplitText()
         return SplitText(reasoning=rest) if self.reasons else SplitText(content=rest)
 
     # ------------------------------------------------------------------------------------ states
@@ -169,12 +176,12 @@ class ReasoningParser:
     # ------------------------------------------------------------------------------------ shared by the states
 
     def _after_space(self, state: Callable[[], SplitText]) -> SplitText:
-        """Go to a state that begins with what is no white space."""
+        """Skip white space, and go to a state."""
         self._next, self._state = state, self._skip_space
         return self._state()
 
     def _before(self, at: int) -> str:
-        """Take the first `at` characters, white space at their end excepted: a mark may follow it."""
+        """Take the first `at` characters, without white space at their end: a mark may follow it."""
         text, self._text = self._space + self._text[:at], self._text[at:]
         visible = text.rstrip()
         self._space = text[len(visible) :]
@@ -192,7 +199,7 @@ class ThinkParser(ReasoningParser):
 
 
 class ImpliedThinkParser(ReasoningParser):
-    """The same of models that may leave out `<think>`: all is reasoning up to `</think>`. DeepSeek R1, MiniMax M2.
+    """`<think>` reasoning `</think>` content, where `<think>` may be missing. DeepSeek R1, MiniMax M2.
 
     Kimi K2 calls tools without ending its reasoning.
     """
@@ -227,7 +234,7 @@ class HunyuanParser(ThinkParser):
 
 
 class Ernie45Parser(ImpliedThinkParser):
-    """Reasoning `</think>`, `<response>` content `</response>`, of which the latter two may be missing. Ernie 4.5."""
+    """Reasoning `</think>`, `<response>` content `</response>`; the latter two marks may be missing. Ernie 4.5."""
 
     around = ("<response>", "</response>")
 
@@ -247,21 +254,21 @@ def reasoning_parser(enabled: bool | None, name: str, templates: Iterable[str]) 
         name: option.reasoning_parser, which alone switches it on, as in current LMI; "": the chat templates say.
 
     Raises:
-        ConfigError: there is no such parser, or reasoning is switched on and nothing says how it is marked.
+        ConfigError: there is no such parser, or reasoning is switched on and its marks are unknown.
     """
     if not (name if enabled is None else enabled):
         return None
     if name:
-        found: Any = load_object(reasoning_parser_path(name))
-        return found  # type: ignore[no-any-return]
+        parser: Any = load_object(reasoning_parser_path(name))
+        return parser  # type: ignore[no-any-return]
     template = "".join(templates)
-    if (found := next((name for sign, name in _SIGNS if sign in template), None)) is None:
+    if (parser_name := next((name for sign, name in _SIGNS if sign in template), None)) is None:
         known = ", ".join(sorted(REASONING_PARSERS))
         raise ConfigError(
             f"option.enable_reasoning: the chat template does not tell how reasoning is marked; set {_OPTION} to one "
             f"of {known}, or module:Class"
         )
-    return reasoning_parser(True, found, ())
+    return reasoning_parser(True, parser_name, ())
 
 
 def reasoning_parser_path(name: str) -> str:
@@ -275,8 +282,8 @@ def reasoning_parser_path(name: str) -> str:
 
 def _first(text: str, marks: Sequence[str]) -> tuple[int, str]:
     """Where the first of `marks` is, and which; else where the beginning of one is, at the end of the text, and ""."""
-    found = [(at, mark) for mark in marks if (at := text.find(mark)) >= 0]
-    return min(found, default=(len(text) - max(_overlap(text, mark) for mark in marks), ""))
+    places = [(at, mark) for mark in marks if (at := text.find(mark)) >= 0]
+    return min(places, default=(len(text) - max(_overlap(text, mark) for mark in marks), ""))
 
 
 def _overlap(text: str, mark: str) -> int:

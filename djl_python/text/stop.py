@@ -1,4 +1,4 @@
-"""Stop sequences: where they end a text, and how much of it may still turn out to be the beginning of one.
+"""Stop sequences: finds where one ends a text, and how many characters may begin one.
 
 Runs in the worker, once per generated token. All stop sequences form one Aho-Corasick automaton: a character costs one
 step, whatever their number and length, and the depth of the state is the number of characters to hold back.
@@ -57,7 +57,7 @@ class StopSequences:
 class StopMatcher:
     """Finds the stop sequence that is complete first, in a text that comes in pieces.
 
-    How the text is cut into pieces makes no difference. Of two that end at the same character the longer one counts.
+    How the text is cut into pieces makes no difference. If two end at the same character, the longer one counts.
     """
 
     def __init__(self, stops: StopSequences) -> None:

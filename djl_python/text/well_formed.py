@@ -1,4 +1,4 @@
-"""Text that can be encoded as UTF-8. Runs in the worker."""
+"""Makes text encodable as UTF-8. Runs in the worker."""
 
 from __future__ import annotations
 

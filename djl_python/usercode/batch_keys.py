@@ -17,5 +17,5 @@ def batch_key(key: str, index: int) -> str:
 
 def item_of(key: str | None) -> tuple[int, str] | None:
     """(item index, the item's own key) of a batch key; None where `key` is none."""
-    found = _BATCH_KEY.fullmatch(key or "")
-    return (int(found[1][:-1]), found[2]) if found else None
+    match = _BATCH_KEY.fullmatch(key or "")
+    return (int(match[1][:-1]), match[2]) if match else None

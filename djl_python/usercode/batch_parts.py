@@ -78,12 +78,12 @@ def _distribute_properties(
 ) -> None:
     """Set properties with an item's key on its answer, and the others on every answer. Adds to `failed`."""
     for key, value in properties.items():
-        found = item_of(key)
-        if found is None:
+        indexed_key = item_of(key)
+        if indexed_key is None:
             for answer in answers:
                 answer.properties.setdefault(key.lower(), value)
-        elif (index := found[0]) < len(answers):
-            own_key = found[1].lower()
+        elif (index := indexed_key[0]) < len(answers):
+            own_key = indexed_key[1].lower()
             if own_key != "code":
                 answers[index].properties[own_key] = value
             elif value.isdecimal():

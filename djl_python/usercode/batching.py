@@ -34,7 +34,7 @@ class _Waiting(Generic[T, R]):
     answer: asyncio.Future[R]
     at_s: float
 
-    def settle(self, answer: R | BaseException) -> None:
+    def resolve(self, answer: R | BaseException) -> None:
         """Hand over the answer, unless the caller has gone."""
         if self.answer.done():
             return
@@ -137,9 +137,9 @@ class DynamicBatcher(Generic[T, R]):
             for waiting, answer in zip(batch, run.result(), strict=True):
                 if waiting.answer.done():
                     self._discard(answer)
-                waiting.settle(answer)
+                waiting.resolve(answer)
         elif len(batch) == 1:
-            batch[0].settle(failure)
+            batch[0].resolve(failure)
         elif not all(waiting.answer.done() for waiting in batch):
             log.warning(
                 "a batch of %d failed (%s): its calls are run one by one",

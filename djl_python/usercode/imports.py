@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from ..core.names import did_you_mean
+from .engine_packages import what_brings
 
 #: Names that an `except` may have that lets a missing module pass; "" is an except without any.
 _CAUGHT: Final = frozenset({"", "ImportError", "ModuleNotFoundError", "Exception", "BaseException"})
@@ -29,7 +30,7 @@ _OURS: Final = "djl_python"
 #: Modules of LMI's djl_python that its handlers consist of.
 _INTERNAL_TO_LMI: Final = tuple(
     """
-    adapter_custom_code_manager adapter_formatter_mixin adapter_manager_mixin arg_parser async_utils aws bedrock
+    adapter_custom_code_manager adapter_formatter_mixin adapter_manager_mixin arg_parser aws bedrock
     custom_formatter_handling custom_handler_service import_utils lmcache_utils lmi_trtllm lmi_vllm multimodal
     neuron_utils properties_manager python_async_engine python_sync_engine rolling_batch sagemaker scheduler
     seq_scheduler session_utils stable_diffusion_inf2 transformers_neuronx_scripts
@@ -55,39 +56,57 @@ def import_faults(file: Path, tree: ast.Module, model_dir: Path) -> list[str]:
     if may_bring_more(model_dir):
         return []
     faults: list[str] = []
+    for path, statement in _all_imports(file, tree, model_dir):
+        top = statement.module.partition(".")[0]
+        if statement.level:  # the file is imported by itself, and belongs to no package
+            faults.append(f"{path}:{statement.line}: a relative import, in a file that is in no package")
+        elif not module_exists(statement.module if top == _OURS else top, model_dir):
+            faults.append(_missing(path, statement, model_dir))
+    return faults
+
+
+def imported_packages(file: Path, model_dir: Path) -> set[str]:
+    """Top-level names of what the file, and the files beside it that it imports, import whenever they are imported.
+
+    None where that can't be told.
+    """
+    tree = _parsed(file)
+    imports = [] if tree is None else _all_imports(file, tree, model_dir)
+    return {statement.module.partition(".")[0] for _, statement in imports if not statement.level}
+
+
+def _all_imports(file: Path, tree: ast.Module, model_dir: Path) -> list[tuple[Path, _Import]]:
+    """The imports of the file and of the files beside it that it imports; none where one brings modules itself."""
+    imports: list[tuple[Path, _Import]] = []
     seen = {file.resolve()}
     waiting = [(file, tree)]
     while waiting:
         path, parsed = waiting.pop(0)
         if any(_finds_more(node) for node in ast.walk(parsed)):
             return []
-        for found in _imports(parsed.body):
-            if found.level:  # the file is imported by itself, and belongs to no package
-                faults.append(f"{path}:{found.line}: a relative import, in a file that is in no package")
-                continue
-            top = found.module.partition(".")[0]
-            beside = model_dir / f"{top}.py"
-            if beside.is_file() and beside.resolve() not in seen:
+        for statement in _imports(parsed.body):
+            beside = model_dir / f"{statement.module.partition('.')[0]}.py"
+            if not statement.level and beside.is_file() and beside.resolve() not in seen:
                 seen.add(beside.resolve())
                 if (other := _parsed(beside)) is not None:
                     waiting.append((beside, other))
-            elif not module_exists(found.module if top == _OURS else top, model_dir):
-                faults.append(_missing(path, found, model_dir))
-    return faults
+            else:
+                imports.append((path, statement))
+    return imports
 
 
-def _missing(path: Path, found: _Import, model_dir: Path) -> str:
-    top = found.module.partition(".")[0]
+def _missing(path: Path, statement: _Import, model_dir: Path) -> str:
+    top = statement.module.partition(".")[0]
     if top == _OURS:
-        of_lmi = any(f"{found.module}.".startswith(f"{_OURS}.{name}.") for name in _INTERNAL_TO_LMI)
-        hint = "; it is a part of LMI's own handlers" if of_lmi else did_you_mean(found.module, _ours())
-        return f"{path}:{found.line}: there is no module {found.module!r}{hint}"
+        of_lmi = any(f"{statement.module}.".startswith(f"{_OURS}.{name}.") for name in _INTERNAL_TO_LMI)
+        hint = "; it is a part of LMI's own handlers" if of_lmi else did_you_mean(statement.module, _ours())
+        return f"{path}:{statement.line}: there is no module {statement.module!r}{hint}"
     requirements = model_dir / "requirements.txt"
     brings = f"{requirements} brings it not" if requirements.is_file() else f"there is no {requirements} to bring it"
     known = {*sys.stdlib_module_names, *importlib.metadata.packages_distributions(), *_beside(model_dir)}
     return (
-        f"{path}:{found.line}: there is no module {top!r}: it is not installed, not in {model_dir}, and {brings}"
-        f"{did_you_mean(top, known)}"
+        f"{path}:{statement.line}: there is no module {top!r}: it is not installed, not in {model_dir}, and {brings}"
+        f"{what_brings(top) or did_you_mean(top, known)}"
     )
 
 
@@ -149,13 +168,13 @@ def module_exists(module: str, model_dir: Path | None) -> bool:
     own = [] if model_dir is None else [str(model_dir)]
     # Not where this command happens to be run, which `python -m` puts first.
     places = [*own, *(place for place in sys.path if place and Path(place) != Path.cwd())]
-    found = any(
+    exists = any(
         finder.find_spec(top, places if finder is PathFinder else None) is not None
         for finder in sys.meta_path
         if hasattr(finder, "find_spec")
     )
-    if not found or not rest:
-        return found
+    if not exists or not rest:
+        return exists
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:  # a package on its way
@@ -164,17 +183,19 @@ def module_exists(module: str, model_dir: Path | None) -> bool:
 
 def may_bring_more(model_dir: Path | None) -> bool:
     """Whether the model's requirements bring modules that are not here yet, or may."""
+    return any(not name or not _installed(name) for name in required(model_dir))
+
+
+def required(model_dir: Path | None) -> Iterator[str]:
+    """The names that the model's requirements.txt has, line by line; "" for an option, a file or a URL."""
     requirements = Path() if model_dir is None else model_dir / "requirements.txt"
     if not requirements.is_file():
-        return False
+        return
     for line in requirements.read_text("utf-8", "replace").splitlines():
         text = line.partition(" #")[0].strip()
-        if not text or text.startswith("#"):
-            continue
-        named = _REQUIREMENT.match(text)
-        if named is None or not _installed(named[1]):
-            return True
-    return False
+        if text and not text.startswith("#"):
+            named = _REQUIREMENT.match(text)
+            yield "" if named is None else named[1]
 
 
 def _installed(distribution: str) -> bool:

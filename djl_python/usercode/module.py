@@ -18,7 +18,9 @@ from ..config import ModelConfig
 from ..config.model import script_names
 from ..config.tasks import BUILT_IN_HANDLERS
 from ..core.errors import ModelLoadError
+from .engine_packages import what_brings
 from .remote import fetched_file, is_url
+from .transformers4_shims import put_back
 
 DEFAULT_FILE: Final = "model.py"
 
@@ -78,7 +80,8 @@ def load_user_module(model_dir: str | Path, file_name: str = DEFAULT_FILE) -> Mo
     The model directory becomes the first entry of sys.path.
 
     Raises:
-        ModelLoadError: there is no such file, or it is not a Python file.
+        ModelLoadError: there is no such file, it is not a Python file, or it imports a package of an engine that is
+            not installed.
     """
     path = existing_file(Path(model_dir), file_name).resolve()
     name = re.sub(r"\W", "_", path.stem)
@@ -94,9 +97,12 @@ def load_user_module(model_dir: str | Path, file_name: str = DEFAULT_FILE) -> Mo
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # before it runs: dataclasses and pickle look it up there
     try:
+        put_back(path)
         spec.loader.exec_module(module)
-    except BaseException:
+    except BaseException as exc:
         del sys.modules[name]
+        if isinstance(exc, ModuleNotFoundError) and (brings := what_brings(exc.name or "")):
+            raise ModelLoadError(f"{path}: there is no module {exc.name!r}{brings}") from exc
         raise
     return module
 

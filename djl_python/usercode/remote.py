@@ -12,14 +12,14 @@ import http.client
 import os
 import tempfile
 import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Final
 
 from ..config import ModelConfig
 from ..config.sources import cache_root, shown_url
-from ..config.sources.http_archives import DOWNLOAD_TIMEOUT_S
 from ..core.errors import ModelLoadError
+from ..fetching.models import open_url
+from ..sources.http_archives import DOWNLOAD_TIMEOUT_S
 
 #: More than any handler's source has.
 MAX_BYTES: Final = 16 << 20
@@ -39,23 +39,28 @@ def fetched_file(config: ModelConfig) -> Path:
         ConfigError: there is no place for it.
     """
     url = config.option.entry_point
-    said = config.said(_ENTRY_POINT, shown_url(url))
-    return _fetched(url, said, cache_root(Path(config.cache_dir) if config.cache_dir else None))
+    cited = config.cite(_ENTRY_POINT, shown_url(url))
+    return fetched_once(url, cited, cache_root(Path(config.cache_dir) if config.cache_dir else None))
 
 
 @functools.cache
-def _fetched(url: str, said: str, cache: Path) -> Path:
+def fetched_once(url: str, cited: str, cache: Path) -> Path:
+    """What `fetched_file` remembers.
+
+    Args:
+        cited: the setting that has the URL, for errors.
+    """
     try:
-        with urllib.request.urlopen(url, timeout=DOWNLOAD_TIMEOUT_S) as response:
+        with open_url(url, DOWNLOAD_TIMEOUT_S) as response:
             source = response.read(MAX_BYTES + 1)
     except urllib.error.HTTPError as exc:
         exc.close()
-        raise ModelLoadError(f"{said}: the server answered {exc.code} {exc.reason}") from None
+        raise ModelLoadError(f"{cited}: the server answered {exc.code} {exc.reason}") from None
     except (OSError, ValueError, http.client.HTTPException) as exc:
         cause = getattr(exc, "reason", None) or type(exc).__name__  # a message may quote the URL
-        raise ModelLoadError(f"{said}: can't be downloaded: {cause}") from exc
+        raise ModelLoadError(f"{cited}: can't be downloaded: {cause}") from exc
     if len(source) > MAX_BYTES:
-        raise ModelLoadError(f"{said}: longer than {MAX_BYTES} bytes; expected a Python file")
+        raise ModelLoadError(f"{cited}: longer than {MAX_BYTES} bytes; expected a Python file")
     folder = cache / "entry-points" / hashlib.sha256(url.encode()).hexdigest()[:16]
     try:
         folder.mkdir(parents=True, exist_ok=True)

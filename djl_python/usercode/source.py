@@ -39,7 +39,7 @@ class UserSource:
                 warnings.simplefilter("ignore")  # the import will show them
                 compile(source, str(path), "exec", dont_inherit=True)
                 self.tree = ast.parse(source)
-                # Of bytes, which it takes as `compile` does: they say how they are encoded.
+                # It takes bytes as `compile` does: they declare their encoding.
                 self._table = symtable.symtable(source, str(path), "exec")  # type: ignore[arg-type]
         except SyntaxError as exc:
             raise ModelLoadError(f"{path}:{exc.lineno or 1}: {exc.msg}") from None

@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from ..compat.request_io import Sequence, TextGenerationOutput, Token
 from ..formats.json_framing import encode_json, encode_jsonlines, encode_sse
-from ..request_io import Sequence, TextGenerationOutput, Token
 
 
 def json_answer(output: TextGenerationOutput) -> str:
@@ -114,5 +114,5 @@ def _chat_reason(reason: str | None) -> str | None:
 def _logprobs(output: TextGenerationOutput, tokens: list[Token]) -> dict[str, Any] | None:
     if not output.input.parameters.get("logprobs"):
         return None
-    shown = [{"token": one.text, "logprob": one.log_prob, "bytes": list(one.text.encode())} for one in tokens]
-    return {"content": [{**one, "top_logprobs": [one]} for one in shown]}
+    shown = [{"token": token.text, "logprob": token.log_prob, "bytes": list(token.text.encode())} for token in tokens]
+    return {"content": [{**token, "top_logprobs": [token]} for token in shown]}

@@ -1,10 +1,11 @@
 """The worker process: one replica of one model.
 
 One asyncio loop, and one thread that runs a synchronous handler's code. `service` speaks with the front end and is the
-error boundary around handlers; `entry_point` finds the handler, `user_handler` makes one of a user's function or class,
-`thread` runs it; `answers` and `reply` send what it returns; `tracebacks` shows the user's frames.
+error boundary around handlers. `entry_point` finds the handler, `user_handler` wraps a user's function or class,
+`thread` runs it. `answers` and `reply` send the result. `tracebacks` shows the user's frames; `freed_memory` gives
+memory back after large requests.
 
-The exit status tells why the process ended:
+The exit status says why the process ended:
 
     0  it was told to stop
     3  the model did not load: starting it again would end the same way

@@ -18,6 +18,12 @@ from ..outputs import Output, concatenate, encode_item, item_content_type
 #: How long a stream may keep the event loop to itself.
 TURN_S: Final = 0.005
 
+#: The advice for a value that can't be sent, by its type.
+_INSTEAD: Final[tuple[tuple[tuple[type, ...], str], ...]] = (
+    ((dict, list, tuple, bool, int, float), "Output().add_as_json(...)"),
+    ((str, bytes, bytearray, memoryview), "Output().add(...)"),
+)
+
 Iterate = Callable[[Iterable[Any]], AsyncIterator[Any]]
 
 
@@ -41,7 +47,14 @@ async def send(result: Any, reply: Reply, iterate: Iterate) -> None:
         pieces = Output().add_stream_content(result, output_formatter=None)
         await _send_stream(pieces, _items(result, iterate), reply)
     else:
-        raise HandlerError(f"Invalid output type: {type(result).__name__}, expected an Output or None")
+        raise invalid_output(result, "an Output or None")
+
+
+def invalid_output(result: Any, expected: str) -> HandlerError:
+    """The error for a result that is not `expected`; it says what to return instead."""
+    instead = next((words for types, words in _INSTEAD if isinstance(result, types)), "")
+    hint = f": return {instead}" if instead else ""
+    return HandlerError(f"Invalid output type: {type(result).__name__}, expected {expected}{hint}")
 
 
 def _items(items: Iterable[Any] | AsyncIterable[Any], iterate: Iterate) -> AsyncIterator[Any]:

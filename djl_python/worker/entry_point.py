@@ -17,15 +17,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+from ..compat.output_formatter import find_decorated
 from ..config import ModelConfig, task_of
 from ..config.loading import nothing_to_serve
-from ..config.sources import local_path, path_here
-from ..config.tasks import BUILT_IN_HANDLERS, IMAGE_HANDLERS, service_takes, service_task
+from ..config.tasks import BUILT_IN_HANDLERS, IMAGE_HANDLERS, service_remarks, service_takes, service_task
 from ..core.errors import ConfigError, ModelLoadError
 from ..core.names import did_you_mean
 from ..core.registry import load_object
 from ..handler import Handler
-from ..output_formatter import find_decorated
+from ..sources import local_path, path_here
 from ..usercode.module import default_file, load_user_module, put_on_path
 from ..usercode.remote import fetched_file, is_url
 from ..usercode.transformers4 import gone_calls
@@ -41,14 +41,14 @@ _SERVICE: Final = "djl_python.huggingface:handle"
 
 @dataclass(frozen=True)
 class Location:
-    """Where a model's handler is. Nothing of this: the built-in one.
+    """The place of a model's handler. Without values: the built-in one.
 
     Attributes:
         file: name of a file in the model directory.
         remote: whether it is the file behind the URL that option.entryPoint is.
         module: name of a module to import.
-        attribute: name in the file or module; "" for the one that option.handler names.
-        task: what DJL's HuggingFaceService does with the model, where the built-in handler doesn't; else "".
+        attribute: name in the file or module; "": option.handler names it.
+        task: the task of DJL's HuggingFaceService, for a model that the built-in handler does not serve; else "".
     """
 
     file: str = ""
@@ -67,7 +67,7 @@ def find_handler(config: ModelConfig, thread: HandlerThread) -> Handler:
     """The model's handler, not yet loaded. Imports the user's module; exceptions of the import pass unchanged.
 
     Raises:
-        ModelLoadError: there is no handler, or the entry point does not have what it should; says what was expected.
+        ModelLoadError: there is no handler, or the entry point lacks the attribute; says what was expected.
         ConfigError: the entry point is a module:attribute that does not exist.
     """
     location = _when_fetched(locate(config), config)
@@ -77,12 +77,17 @@ def find_handler(config: ModelConfig, thread: HandlerThread) -> Handler:
         built_in = _built_in(config)
     elif location.task:
         built_in = load_object(_SERVICE)
+        for remark in service_remarks(config):
+            log.warning("%s", remark)
     if config.path:
         put_on_path(Path(config.path))
     if location.file or location.remote:
         file = fetched_file(config) if location.remote else Path(config.path, location.file)
-        for remark in gone_calls(file):
+        refusals, remarks = gone_calls(file)
+        for remark in remarks:
             log.warning("%s", remark)
+        if refusals:
+            raise ModelLoadError("\n".join(refusals))
         folder = file.parent if location.remote else Path(config.path)
         module = load_user_module(folder, str(file.relative_to(folder)))
         target = _attribute(module, location.attribute, config) if location.attribute else _from_module(module, config)
@@ -93,11 +98,29 @@ def find_handler(config: ModelConfig, thread: HandlerThread) -> Handler:
 
 def _built_in(config: ModelConfig) -> Any:
     """The class of the built-in handler for the model's task."""
-    return load_object(task_of(config).handler)
+    return load_object(task_of(config, _checkpoint(config)).handler)
+
+
+def _checkpoint(config: ModelConfig) -> Path | None:
+    """The checkpoint's directory, which is fetched if only its files show the model's task; None: not needed."""
+    option, directory = config.option, Path(config.path)
+    try:
+        if option.task or path_here(option.model_id, directory) is not None:
+            return local_checkpoint(config)
+    except ConfigError:
+        return None
+    return local_path(option.model_id, option.revision, directory, Path(config.cache_dir) if config.cache_dir else None)
+
+
+def local_checkpoint(config: ModelConfig) -> Path | None:
+    """The checkpoint's directory; None: there is none, which loading will report, or it has to be fetched."""
+    with contextlib.suppress(ConfigError):
+        return path_here(config.option.model_id, Path(config.path))
+    return None
 
 
 def locate(config: ModelConfig) -> Location:
-    """Where the handler is, as far as that can be told without running user code.
+    """The place of the handler, as far as it is known without running user code.
 
     Raises:
         ModelLoadError: there is no handler, or option.entryPoint names a file that is missing.
@@ -114,25 +137,15 @@ def locate(config: ModelConfig) -> Location:
 
 
 def _of_checkpoint(config: ModelConfig) -> Location:
-    """The built-in handler, or DJL's service for what that one does not do."""
-    path = None
-    with contextlib.suppress(ConfigError):  # there is none, as whoever loads it says too
-        path = path_here(config.option.model_id, Path(config.path))
-    return Location(task=service_task(config, path))
+    """The built-in handler, or DJL's service for other tasks."""
+    return Location(task=service_task(config, local_checkpoint(config)))
 
 
 def _when_fetched(location: Location, config: ModelConfig) -> Location:
-    """The location, of a checkpoint that has to be fetched to tell what it is for."""
-    option, directory = config.option, Path(config.path)
-    if not location.is_built_in or option.task or not service_takes(config):
+    """The location for a checkpoint whose task is unknown until it is fetched."""
+    if not location.is_built_in or config.option.task or not service_takes(config):
         return location
-    try:
-        if path_here(option.model_id, directory) is not None:
-            return location
-    except ConfigError:
-        return location
-    path = local_path(option.model_id, option.revision, directory, Path(config.cache_dir) if config.cache_dir else None)
-    return Location(task=service_task(config, path))
+    return Location(task=service_task(config, _checkpoint(config)))
 
 
 def _named(config: ModelConfig, directory: Path | None) -> Location:
@@ -145,11 +158,11 @@ def _named(config: ModelConfig, directory: Path | None) -> Location:
     name, _, attribute = entry_point.partition(":")
     if name.endswith(".py"):
         if directory is None:
-            raise ModelLoadError(f"{config.said(_ENTRY_POINT, entry_point)}: the model has no directory")
+            raise ModelLoadError(f"{config.cite(_ENTRY_POINT, entry_point)}: the model has no directory")
         if not (directory / name).is_file():
             files = sorted(str(path.relative_to(directory)) for path in directory.glob("*.py"))
             raise ModelLoadError(
-                f"{config.said(_ENTRY_POINT, entry_point)}: the entry point {name} does not exist in {directory}"
+                f"{config.cite(_ENTRY_POINT, entry_point)}: the entry point {name} does not exist in {directory}"
                 f"{did_you_mean(name, files) or _beside(files)}"
             )
         return Location(name, attribute=attribute)
@@ -174,21 +187,21 @@ def no_module(config: ModelConfig) -> ModelLoadError:
     entry_point = config.option.entry_point
     if entry_point in IMAGE_HANDLERS:
         return ModelLoadError(
-            f"{config.said(_ENTRY_POINT, entry_point)}: no built-in handler makes images. A model.py with "
+            f"{config.cite(_ENTRY_POINT, entry_point)}: no built-in handler makes images. A model.py with "
             "handle(inputs) can serve them, with diffusers for example"
         )
     return ModelLoadError(
-        f"{config.said(_ENTRY_POINT, entry_point)}: expected a .py file of the model directory, a module, "
+        f"{config.cite(_ENTRY_POINT, entry_point)}: expected a .py file of the model directory, a module, "
         f"module:attribute, or one of {', '.join(sorted(BUILT_IN_HANDLERS))}"
         f"{did_you_mean(entry_point, BUILT_IN_HANDLERS)}"
     )
 
 
 def no_function(config: ModelConfig, file: str, functions: Collection[str]) -> ModelLoadError:
-    """The error for a file without anything that could answer."""
+    """The error for a file without a handler."""
     wanted = config.option.handler
     return ModelLoadError(
-        f"{file} has no function {wanted!r} ({config.said('option.handler', wanted)}): expected def {wanted}(inputs), "
+        f"{file} has no function {wanted!r} ({config.cite('option.handler', wanted)}): expected def {wanted}(inputs), "
         "a class with a method handle, or a function with @output_formatter or @input_formatter. "
         f"Its functions: {', '.join(sorted(functions)) or 'none'}{did_you_mean(wanted, functions)}"
     )
@@ -196,7 +209,7 @@ def no_function(config: ModelConfig, file: str, functions: Collection[str]) -> M
 
 def no_attribute(config: ModelConfig, file: str, name: str, others: Collection[str]) -> ModelLoadError:
     """The error for a file without the attribute `name`."""
-    entry_point = config.said(_ENTRY_POINT, config.option.entry_point)
+    entry_point = config.cite(_ENTRY_POINT, config.option.entry_point)
     return ModelLoadError(f"{entry_point}: {file} has no {name!r}{did_you_mean(name, others)}")
 
 
@@ -205,7 +218,7 @@ def _beside(files: Sequence[str]) -> str:
 
 
 def _from_module(module: ModuleType, config: ModelConfig) -> Any:
-    """The function or class that answers, or the built-in handler for a module that only has formatters."""
+    """The handler's function or class, or the built-in handler for a module that only has formatters."""
     wanted = config.option.handler
     if hasattr(module, wanted):
         return _attribute(module, wanted, config)
@@ -214,8 +227,9 @@ def _from_module(module: ModuleType, config: ModelConfig) -> Any:
             return classes[0]
         if classes:
             file_name = Path(module.__file__ or module.__name__).name
+            candidates = ", ".join(candidate.__name__ for candidate in classes)
             raise ModelLoadError(
-                f"{file_name} has several classes with a method handle: {', '.join(one.__name__ for one in classes)}. "
+                f"{file_name} has several classes with a method handle: {candidates}. "
                 f"option.entryPoint={file_name}:{classes[-1].__name__} takes one of them"
             )
         if any(find_decorated(module, decorator) for decorator in ("output_formatter", "input_formatter")):
@@ -232,8 +246,8 @@ def _attribute(module: ModuleType, name: str, config: ModelConfig) -> Any:
 
 
 def _handler_classes(module: ModuleType) -> list[type]:
-    """The module's classes that can answer, without those that another of them derives from."""
-    found = [
+    """The module's handler classes, without base classes of others."""
+    classes = [
         value
         for value in vars(module).values()
         if inspect.isclass(value)
@@ -241,7 +255,11 @@ def _handler_classes(module: ModuleType) -> list[type]:
         and not inspect.isabstract(value)
         and (issubclass(value, Handler) or callable(getattr(value, "handle", None)))
     ]
-    return [one for one in found if not any(one is not other and issubclass(other, one) for other in found)]
+    return [
+        candidate
+        for candidate in classes
+        if not any(candidate is not other and issubclass(other, candidate) for other in classes)
+    ]
 
 
 def _own_functions(module: ModuleType) -> list[str]:

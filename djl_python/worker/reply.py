@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from ..core.call_trace import CallTrace
+from ..core.call_usage import CallUsage
 from ..core.metrics import MetricFamily
 from ..ipc.channel import Channel
-from ..ipc.protocol import Break, Chunk, EngineMetrics, Report, Start
+from ..ipc.protocol import BodyChunk, Break, EngineMetrics, Progress, Report, Start
 
 #: A stream that waits for its client continues when no more than this is unread.
 MAX_UNREAD_BYTES: Final = 1 << 20
@@ -33,6 +34,7 @@ class ChannelReply:
     Args:
         ends: called when the answer's last piece is about to leave.
         trace: sent before that, if the call is traced.
+        usage: sent before that, if its tokens are counted.
 
     Attributes:
         headers: of the answer, once it has started; names in lower case.
@@ -45,8 +47,10 @@ class ChannelReply:
         request_id: str,
         ends: Callable[[], None],
         trace: CallTrace | None = None,
+        usage: CallUsage | None = None,
     ) -> None:
         self.trace = trace
+        self.usage = usage
         self._channel = channel
         self._id = call_id
         self._request_id = request_id
@@ -89,15 +93,20 @@ class ChannelReply:
         """
         if data and not self.finished:
             self._check(data)
-            self._channel.send(Chunk(self._id, data, False))
+            self._channel.send(BodyChunk(self._id, data, False))
             self._unread_bytes += len(data)
 
     def keep_alive(self, data: bytes) -> None:
         """Send a piece that only keeps the connection open: it does not restart predict_timeout. Raises as `write`."""
         if not self.finished:
             self._check(data)
-            self._channel.send(Chunk(self._id, data, False, keep_alive=True))
+            self._channel.send(BodyChunk(self._id, data, False, keep_alive=True))
             self._unread_bytes += len(data)
+
+    def progressed(self) -> None:
+        """Restart predict_timeout, though nothing is written."""
+        if not self.finished:
+            self._channel.send(Progress(self._id))
 
     async def drain(self) -> None:
         """Wait until the client has taken all but `MAX_UNREAD_BYTES` of what was written."""
@@ -121,8 +130,8 @@ class ChannelReply:
         if self.finished:
             return
         self._check(data)
-        self._send_trace()
-        self._channel.send(Chunk(self._id, data, True))
+        self.send_notes()
+        self._channel.send(BodyChunk(self._id, data, True))
         self.finished = True
         self._ends()
 
@@ -130,7 +139,7 @@ class ChannelReply:
         """End an answer that can't be completed, so that the client sees that it is incomplete."""
         if not self.finished:
             self.finished = True
-            self._send_trace()
+            self.send_notes()
             self._channel.send(Break(self._id))
 
     def abandon(self) -> None:
@@ -138,9 +147,12 @@ class ChannelReply:
         self.finished = True
         self._taken.set()
 
-    def _send_trace(self) -> None:
+    def send_notes(self) -> None:
+        """Send the call's trace and usage."""
         if self.trace is not None:
             self.trace.send()
+        if self.usage is not None:
+            self.usage.send()
 
     def _check(self, data: bytes) -> None:
         if not self.started:
@@ -150,13 +162,13 @@ class ChannelReply:
 
 
 class ChannelMetrics:
-    """A `handler.Metrics` that gathers what is counted into Reports, see `REPORT_EVERY_S`. Any thread may count."""
+    """A `handler.Metrics` that gathers counts into Reports, see `REPORT_EVERY_S`. Any thread may count."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
-        self._due_s = 0.0  # the loop's time from which on a report joins a frame that leaves
+        self._due_s = 0.0  # from this time of the loop on, a report joins the next frame
         self._timer: asyncio.TimerHandle | None = None
         self._clear()
         channel.before_frame = self._go_along
@@ -210,7 +222,7 @@ class ChannelMetrics:
         self._due_s = 0.0
 
     def flush(self) -> None:
-        """Report now what was counted, also if no frame is about to leave."""
+        """Report the counts now, even if no other frame is about to leave."""
         if self._scheduled:
             self._send()
 

@@ -8,6 +8,7 @@ call is affected.
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import logging
 import operator
@@ -23,19 +24,23 @@ import msgspec
 from ..config import ModelConfig, device_id, has_gpu
 from ..config.model import NOT_OF_CALLS
 from ..core import logs
+from ..core.budgets import LARGE_BODY_BYTES
 from ..core.call_trace import CallTrace, trace_id
-from ..core.errors import HandlerError, ServingError, UnavailableError, lacks_memory, printable
+from ..core.call_usage import CallUsage
+from ..core.errors import HandlerError, ServingError, UnavailableError, lacks_machine, lacks_memory, printable
 from ..dialects import dialect
+from ..formats.forms import is_form
 from ..handler import Context, Handler
 from ..inputs import Input
 from ..ipc import event_loop
 from ..ipc.channel import Channel
+from ..ipc.heartbeat import Heart
 from ..ipc.protocol import (
     AdapterChange,
     AnyMessage,
+    BodyChunk,
     Call,
     Cancel,
-    Chunk,
     Done,
     Load,
     LogLevel,
@@ -43,10 +48,13 @@ from ..ipc.protocol import (
     Stop,
     Taken,
     Trace,
+    UsageReport,
+    WorkerInfo,
 )
 from ..usercode.errors import contained, is_cancellation, one_line
 from . import EXIT_HANDLER_FAILED, EXIT_LOAD_FAILED, EXIT_ORPHANED, EXIT_STOPPED, EXIT_TIMEOUT
 from .entry_point import find_handler
+from .freed_memory import FreedMemory
 from .reply import REQUEST_ID, ChannelMetrics, ChannelReply
 from .thread import HandlerThread
 from .tracebacks import account, user_traceback
@@ -58,6 +66,11 @@ TIMEOUT_GRACE_S: Final = 1.0
 #: Time for Handler.close, and for the kernel to take the last frames.
 CLOSE_TIMEOUT_S: Final = 3.0
 FLUSH_TIMEOUT_S: Final = 1.0
+
+
+def _is_large_form(call: Call) -> bool:
+    """Whether reading a call takes more than looking at its headers."""
+    return len(call.body) > LARGE_BODY_BYTES and is_form(call.headers.get("content-type", ""))
 
 
 class _Flight:
@@ -86,7 +99,9 @@ class Service:
         self._config = ModelConfig(name="")
         self._properties: dict[str, str] = {}
         self._stopping = False
+        self._freed_memory = FreedMemory()
         self._channel: Channel
+        self._heart: Heart
         self._metrics: ChannelMetrics
 
     async def run(self, sock: socket.socket) -> int:
@@ -133,7 +148,8 @@ class Service:
 
     def _accept(self, call: Call) -> None:
         request_id = call.headers.get(REQUEST_ID) or uuid.uuid4().hex
-        reply = ChannelReply(self._channel, call.id, request_id, self._metrics.call_ends, self._trace_of(call))
+        trace, usage = self._trace_of(call), self._usage_of(call)
+        reply = ChannelReply(self._channel, call.id, request_id, self._metrics.call_ends, trace, usage)
         flight = _Flight(call, reply, request_id)
         self._flights[call.id] = flight
         flight.task = asyncio.create_task(self._serve(flight))
@@ -143,6 +159,11 @@ class Service:
         if not call.traced:
             return None
         return CallTrace(lambda events, attributes: self._channel.send(Trace(call.id, events, attributes)))
+
+    def _usage_of(self, call: Call) -> CallUsage | None:
+        if not call.counted:
+            return None
+        return CallUsage(lambda prompt, generated: self._channel.send(UsageReport(call.id, prompt, generated)))
 
     def _cancel(self, message: Cancel) -> None:
         flight = self._flights.get(message.id)
@@ -175,33 +196,27 @@ class Service:
     # ------------------------------------------------------------------------------------ loading
 
     async def _load(self, message: Load) -> None:
-        name = "?"
         try:
             config = self._config = msgspec.msgpack.decode(message.model, type=ModelConfig)
-            name = config.name
+            self._heart = Heart(self._channel, config.serving.heartbeat_timeout_s)
             placed = device_id(config.option.device, gpu=has_gpu())
             properties = {"model_dir": config.path} | config.properties | {"device_id": placed}
             self._properties = {key: value for key, value in properties.items() if key not in NOT_OF_CALLS}
             self._channel.send(Status("loading", "loading its handler"))
             handler = await self.thread.run((), find_handler, config, self.thread)
             await handler.load(self._context(config, properties))
-            example = "" if handler.example is None else json.dumps(handler.example)
+            info = _info_of(handler)
         except BaseException as exc:  # the user's code may raise anything while it loads
             if is_cancellation(exc):
                 raise
-            self._fail_load(f"Model {name} did not load: {account(contained(exc))}", no_memory=lacks_memory(exc))
+            why = account(contained(exc))
+            failed = Status("failed", why, no_memory=lacks_memory(exc), lacking=lacks_machine(exc))
+            self._channel.send(failed)  # the front end shows it
+            self._end(EXIT_LOAD_FAILED)
         else:
-            event_loop.settle()
+            event_loop.freeze_heap()
             self._handler = handler
-            ready = Status(
-                "ready",
-                capacity=handler.capacity,
-                at_once=handler.at_once,
-                queries=handler.queries,
-                engine=handler.engine_info,
-                example=example,
-            )
-            self._channel.send(ready)
+            self._channel.send(Status("ready", info=info))
 
     def _context(self, config: ModelConfig, properties: Mapping[str, str]) -> Context:
         return Context(
@@ -212,20 +227,19 @@ class Service:
             metrics=self._metrics,
             progress=self._progress,
             fail=lambda reason: self._call_soon(self._fail, printable(str(reason))),
+            answers=lambda yes: self._call_soon(self._heart.set_answering, bool(yes)),
             run=self.thread.run,
             properties=properties,
         )
 
     def _progress(self, what: str, done: int, total: int) -> None:
-        """Report loading progress for `Context`. Checked here, because only here an error reaches the user's code."""
+        """Report loading progress for `Context`. The arguments are checked here, where an error reaches the user's
+        code.
+        """
         if not isinstance(what, str):
             raise TypeError(f"what is being loaded is {what!r}, expected str")
         status = Status("loading", printable(what), int(operator.index(done)), int(operator.index(total)))
         self._call_soon(self._channel.send, status)
-
-    def _fail_load(self, detail: str, *, no_memory: bool = False) -> None:
-        self._channel.send(Status("failed", detail, no_memory=no_memory))  # the front end shows it
-        self._end(EXIT_LOAD_FAILED)
 
     # ------------------------------------------------------------------------------------ serving
 
@@ -235,7 +249,8 @@ class Service:
         try:
             if self._handler is None:
                 raise UnavailableError(f"model {self._config.name!r} is loading")
-            flight.inputs = Input.from_call(
+            read = functools.partial(
+                Input.from_call,
                 flight.call,
                 self._properties,
                 model_name=self._config.name,
@@ -243,7 +258,8 @@ class Service:
                 function_name=self._config.option.handler,
                 request_id=flight.request_id,
             )
-            flight.inputs.trace = flight.reply.trace
+            flight.inputs = await asyncio.to_thread(read) if _is_large_form(flight.call) else read()
+            flight.inputs.trace, flight.inputs.usage = flight.reply.trace, flight.reply.usage
             await self._handler.serve(flight.inputs, flight.reply)
             if not flight.reply.finished:
                 raise HandlerError("the handler returned without finishing its answer")
@@ -253,7 +269,7 @@ class Service:
             self._answer_failure(flight, contained(exc))
 
     async def _change_adapter(self, change: AdapterChange) -> None:
-        """The other error boundary: whatever a change raises is the front end's answer, and the model goes on."""
+        """The other error boundary: the front end gets whatever a change raises, and the model goes on."""
         done = Done(change.id)
         try:
             assert self._handler is not None  # it is asked of a worker that is ready
@@ -269,7 +285,7 @@ class Service:
         self._channel.send(done)
 
     def _answer_failure(self, flight: _Flight, failure: Exception) -> None:
-        """Answer with an error; log what the model's owner has to fix, with its place in the user's code."""
+        """Answer with an error; log faults that the model's owner has to fix, with their place in the user's code."""
         error = failure if isinstance(failure, ServingError) else HandlerError(one_line(failure))
         if isinstance(error, HandlerError):
             log.error("model %s: %s", self._config.name, account(failure), extra={"request_id": flight.request_id})
@@ -294,11 +310,12 @@ class Service:
             reply.finish(answer.body)
 
     def _land(self, flight: _Flight) -> None:
-        """Finish a call whose task has ended, in whatever way; make sure that it has been answered."""
+        """Finish a call whose task has ended for any reason; make sure that it has been answered."""
         if flight.cancelled:
             self._spawn(self._let_go(flight))
         else:
             self._flights.pop(flight.call.id, None)
+        self._freed_memory.call_ended(len(flight.call.body))
         if flight.task.cancelled():
             if not flight.cancelled:
                 self._answer_failure(flight, contained(asyncio.CancelledError()))
@@ -312,10 +329,12 @@ class Service:
         self._metrics.flush()
 
     async def _let_go(self, flight: _Flight) -> None:
-        """Tell the front end when a cancelled call no longer occupies this worker, so that its place is free."""
+        """Tell the front end when a cancelled call no longer occupies this worker, so that its slot is free."""
         await self.thread.released(flight.inputs, None)
         self._flights.pop(flight.call.id, None)
-        self._channel.send(Chunk(flight.call.id, b"", True))
+        if flight.reply.usage is not None:
+            flight.reply.usage.send()
+        self._channel.send(BodyChunk(flight.call.id, b"", True))
 
     async def _check_released(self, inputs: Input) -> None:
         if not await self.thread.released(inputs, TIMEOUT_GRACE_S):
@@ -346,3 +365,16 @@ class Service:
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _info_of(handler: Handler) -> WorkerInfo:
+    capacity = max(1, handler.capacity)
+    return WorkerInfo(
+        capacity=capacity,
+        at_once=handler.at_once or capacity,
+        queries=handler.queries,
+        task=handler.task,
+        engine=handler.engine_info,
+        example="" if handler.example is None else json.dumps(handler.example),
+        defaults=handler.defaults or {},
+    )

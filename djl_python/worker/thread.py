@@ -1,7 +1,7 @@
 """The one thread that runs the user's synchronous code: imports, loading, calls, in order, never two at once.
 
 Owned by the worker's event loop, which stays free to notice cancellations and the end of the front end. A running
-function can't be interrupted: `released` tells whether it has returned.
+function can't be interrupted: `released` says whether it has returned.
 """
 
 from __future__ import annotations
@@ -63,16 +63,16 @@ class HandlerThread:
             Exception: what the function raised, passed through `contained`.
         """
         result: asyncio.Future[R] = self._loop.create_future()
-        context = contextvars.copy_context()  # what is logged in the thread is about the same request
+        context = contextvars.copy_context()  # records of the thread belong to the same request
         self._put(_Job(owners, lambda: context.run(function, *args, **kwargs), result))
         return await result_of(result, self._discard)
 
     def post(self, function: Callable[[], Any]) -> None:
-        """Run a clean-up function after what is queued; what it raises is logged."""
+        """Run a clean-up function after the queued ones; its exceptions are logged."""
         self._put(_Job((), function, None))
 
     def close(self) -> None:
-        """Wait for what is queued, and end the thread."""
+        """Wait for the queued functions, and end the thread."""
         self._queue.put(None)
         self._thread.join()
 
@@ -87,10 +87,10 @@ class HandlerThread:
                 self.post(close)
 
     async def released(self, owner: object, timeout_s: float | None) -> bool:
-        """Whether nothing holds `owner`, or no longer does within `timeout_s` seconds; None: wait however long.
+        """Whether `owner` is released within `timeout_s` seconds; None: wait for as long as it takes.
 
-        What holds it: a function that runs for it, and a running clean-up that a function for it is queued behind. No
-        call owns a clean-up: were it not counted, one that never returns would be behind every timeout, and no fault.
+        A function that runs for it holds it, and so does a running clean-up ahead of its queued function. No call owns
+        a clean-up: if it did not count, one that never returns would cause every timeout without being blamed.
         """
         try:
             async with asyncio.timeout(timeout_s):

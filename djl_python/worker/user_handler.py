@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, Final
 
@@ -24,8 +25,10 @@ from ..usercode.batch_keys import item_of
 from ..usercode.batch_parts import is_split, join, split
 from ..usercode.batching import DynamicBatcher
 from ..usercode.errors import contained, is_cancellation
-from .answers import send
+from .answers import invalid_output, send
 from .thread import HandlerThread
+
+log = logging.getLogger(__name__)
 
 MAX_ASYNC_CALLS: Final = 1024
 
@@ -35,15 +38,19 @@ class UserHandler(Handler):
 
     A function is called once with empty content when the model loads, which is DJL's contract. A class is not: it
     has `load`.
+
+    Attributes:
+        target: the function or class.
     """
 
     def __init__(self, target: Callable[..., Any] | type, thread: HandlerThread) -> None:
-        self._target = target
+        self.target = target
         self._thread = thread
         self._turn: contextlib.AbstractAsyncContextManager[Any] = asyncio.Lock()
         self._batcher: DynamicBatcher[Input, Any] | None = None
         self._handle: Callable[[Input], Any] = target
         self._close: Callable[[], Any] | None = None
+        self._said_nothing = False
         self._metrics: Metrics
         self._context: Context
 
@@ -53,15 +60,15 @@ class UserHandler(Handler):
         Raises:
             ModelLoadError: the first call was answered with an error.
         """
-        if inspect.isclass(self._target):
-            instance: Any = await self._thread.run((), self._target)
+        if inspect.isclass(self.target):
+            instance: Any = await self._thread.run((), self.target)
             if (load := getattr(instance, "load", None)) is not None:
                 await self._run((), load, context)
             self._handle = instance.handle
             self._close = getattr(instance, "close", None)
         self._metrics = context.metrics
         self._set_capacity(context.config)
-        if not inspect.isclass(self._target):
+        if not inspect.isclass(self.target):
             await self._first_call(context)
         self._context = context
         for name, directory in context.config.adapters.items():
@@ -80,6 +87,7 @@ class UserHandler(Handler):
         else:
             async with self._turn:
                 answer = await self._run((inputs,), self._handle, inputs)
+                self._say_if_nothing_is_returned(answer, [inputs])
                 try:
                     await self._send(_of_one_call(answer), inputs, reply)
                 finally:
@@ -98,7 +106,7 @@ class UserHandler(Handler):
         if function is None:
             raise ParameterError(
                 f"this model's code has no {change.operation}_adapter(inputs); it may have one, and "
-                "option.rolling_batch=vllm with option.enable_lora=true serves LoRA adapters without code"
+                "option.enable_lora=true serves LoRA adapters of a language model without code"
             )
         inputs = Input()
         inputs.function_name = f"{change.operation}_adapter"
@@ -110,15 +118,17 @@ class UserHandler(Handler):
         async with self._turn:
             answer = await self._run((), function, inputs)
         if isinstance(answer, Output) and answer.code >= 300:
-            told = b" ".join(answer.content.values).decode(errors="replace").strip()
-            raise HandlerError(f"{inputs.function_name} answered with code {answer.code}: {told or answer.message}")
+            refusal = b" ".join(answer.content.values).decode(errors="replace").strip()
+            raise HandlerError(f"{inputs.function_name} answered with code {answer.code}: {refusal or answer.message}")
 
     def _adapter_function(self, operation: str) -> Callable[[Input], Any] | None:
-        """The user's function for it, in the class or beside it; an update is a registration where it has none."""
-        places = (getattr(self._handle, "__self__", None), inspect.getmodule(self._target))
+        """The user's function for it, in the class or the module; without a function for updates, an update is a
+        registration.
+        """
+        places = (getattr(self._handle, "__self__", None), inspect.getmodule(self.target))
         names = [f"{operation}_adapter", *(["register_adapter"] if operation == "update" else [])]
-        found = (getattr(place, name, None) for name in names for place in places)
-        return next((one for one in found if callable(one)), None)
+        candidates = (getattr(place, name, None) for name in names for place in places)
+        return next((function for function in candidates if callable(function)), None)
 
     async def close(self) -> None:
         """Stop batching, and call the object's `close`."""
@@ -135,8 +145,8 @@ class UserHandler(Handler):
             self._turn = contextlib.nullcontext()
             self.capacity = min(serving.job_queue_size, MAX_ASYNC_CALLS)
         else:
-            # Not more than are answered at once: a call in the front end's queue goes to the first free worker,
-            # outlives this worker, and its predict_timeout has not begun.
+            # Not more than run at once: a call in the front end's queue goes to the first free worker, outlives this
+            # worker, and its predict_timeout has not begun.
             self.capacity = serving.batch_size
         if serving.batch_size > 1:
             self._batcher = DynamicBatcher(
@@ -160,13 +170,14 @@ class UserHandler(Handler):
             logs.work_on(",".join(item.request_id for item in items))
             self._metrics.observe("batch_size", len(items))
             result = await self._run(items, self._handle, items[0] if len(items) == 1 else join(items))
+        self._say_if_nothing_is_returned(result, items)
         if result is None:
             return [None] * len(items)
         if len(items) == 1 and not (isinstance(result, Output) and is_split(result)):
             return [result]
         try:
             if not isinstance(result, Output):
-                raise HandlerError(f"Invalid output type: {type(result).__name__}, expected an Output for the batch")
+                raise invalid_output(result, "an Output for the batch")
             if result.code < 300:
                 return list(split(result, len(items)))
         except HandlerError as exc:
@@ -181,6 +192,16 @@ class UserHandler(Handler):
             return self._thread.iterate((inputs,), items)
 
         await send(answer, reply, iterate)
+
+    def _say_if_nothing_is_returned(self, answer: Any, items: Sequence[Input]) -> None:
+        """Log once that a request with content got no answer: a `return` may have been forgotten."""
+        if answer is None and not self._said_nothing and not all(item.is_empty() for item in items):
+            self._said_nothing = True
+            log.warning(
+                "%s() returned None for a request that has content, which is answered with 204 and no body: "
+                "is a `return` missing? (told once)",
+                getattr(self._handle, "__name__", "handle"),
+            )
 
     def _finalize(self, answer: Any) -> None:
         if isinstance(answer, Output) and answer.has_finalizer:
@@ -212,7 +233,7 @@ class UserHandler(Handler):
 
 
 def _of_one_call(answer: Any) -> Any:
-    """The answer to a call that is in no batch, of a handler that answers it as the first item of one."""
+    """The answer to a single call, from a handler that answers it as the first item of a batch."""
     if not isinstance(answer, Output) or answer.stream_content is not None or not is_split(answer):
         return answer
     if any((item_of(key) or (0, ""))[0] for key in [*answer.content.keys, *answer.properties]):
@@ -222,6 +243,8 @@ def _of_one_call(answer: Any) -> Any:
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling it only returns a coroutine or an asynchronous generator, and runs no user code yet."""
+    """Whether a call only makes a coroutine or an asynchronous generator, and runs no user code yet."""
     candidates = (function, getattr(function, "__call__", None))  # noqa: B004  (an object with an async __call__)
-    return any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in candidates)
+    return any(
+        inspect.iscoroutinefunction(candidate) or inspect.isasyncgenfunction(candidate) for candidate in candidates
+    )

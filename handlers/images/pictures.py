@@ -1,4 +1,4 @@
-"""Preparing a chat with images for an engine that prepares images itself: decoded, and the prompt as it is written.
+"""Prepares a chat with images for an engine that processes images itself: decodes them, and tokenizes the prompt.
 
 Runs in the worker: decoding in a thread of its own.
 """
@@ -7,24 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import importlib.util
 from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 import numpy as np
 
 from djl_python.config import Options
-from djl_python.core.pictures import Pictures
+from djl_python.core.sequence_request import Pictures
 from djl_python.core.types import Array, ImageSource
 
-from .sources import INSTALL, DecodedImage, ImageSources, decode
+from .sources import DecodedImage, ImageSources, decode, image_hosts
 
 Expand = Callable[[Pictures], Awaitable[list[int]]]
-
-
-def lacking() -> str:
-    """Why no image can be read here; "" where they can be."""
-    return "" if importlib.util.find_spec("PIL") else f"they need Pillow: {INSTALL}"
 
 
 class PictureReader:
@@ -36,7 +30,7 @@ class PictureReader:
     """
 
     def __init__(self, option: Options, encode: Callable[[str], list[int]], expand: Expand) -> None:
-        self._sources = ImageSources(remote=option.allow_remote_images, max_images=option.max_images)
+        self._sources = ImageSources(hosts=image_hosts(option), max_images=option.max_images)
         self._encode = encode
         self._expand = expand
         self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="images")
@@ -63,7 +57,7 @@ class PictureReader:
         decoded = decode(sources, files)
         return Pictures(
             pixels=tuple(map(_pixels, decoded)),
-            digests=tuple(one.digest.hex() for one in decoded),
+            digests=tuple(picture.digest.hex() for picture in decoded),
             written=tuple(self._encode(text)),
         )
 

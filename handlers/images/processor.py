@@ -1,4 +1,4 @@
-"""Preparing a chat with images by the checkpoint's own processor: ids with placeholders, and arrays for the model.
+"""Prepares a chat with images by the checkpoint's own processor: ids with placeholders, and arrays for the model.
 
 Runs in the worker, in a thread of its own: processors are slow and not made for several threads.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
@@ -18,10 +19,11 @@ import numpy as np
 from djl_python.config import Options
 from djl_python.core.errors import ModelLoadError, PayloadError
 from djl_python.core.types import Array, ImagePrompt, Images, ImageSource
+from djl_python.engine.checkpoints.directory import PROCESSOR_FILES
 
-from .sources import INSTALL, DecodedImage, ImageSources, decode
+from .needs import INSTALL
+from .sources import DecodedImage, ImageSources, decode, image_hosts
 
-_PROCESSOR_FILES: Final = ("processor_config.json", "preprocessor_config.json")
 #: Outputs of processors that are not passed to the model: it gets the ids separately, and none of them is masked.
 _NOT_INPUTS: Final = ("input_ids", "attention_mask", "text_replacement_offsets")
 _EXAMPLE_SIZE: Final = (64, 48)
@@ -33,6 +35,7 @@ class ImageProcessor:
 
     Attributes:
         example: a prompt with an image and text after it, for the engine to check itself with.
+        sources: where images come from; it bounds how many are fetched at once.
 
     Args:
         processor: with a tokenizer and an image processor.
@@ -43,16 +46,16 @@ class ImageProcessor:
 
     def __init__(self, processor: Any, sources: ImageSources) -> None:
         self._processor = processor
-        self._sources = sources
+        self.sources = sources
         self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="images")
-        token = getattr(processor, "image_token", None)
+        # Before 5.15, transformers' `image_token` of Gemma 3 is the placeholder, not what a chat has for an image.
+        tokens = [getattr(processor, name, None) for name in ("image_token", "boi_token")]
         ids = getattr(processor, "image_token_ids", None) or [getattr(processor, "image_token_id", None)]
-        if not isinstance(token, str) or None in ids:
+        if not isinstance(tokens[0], str) or None in ids:
             raise ModelLoadError(f"{type(processor).__name__} doesn't tell which token stands for an image")
-        self._token = token
         self._placeholder_ids = [int(token_id) for token_id in ids]
         self._placeholders = [str(text) for text in processor.tokenizer.convert_ids_to_tokens(self._placeholder_ids)]
-        self.example = self._made(token + _EXAMPLE_TEXT, [_example()])
+        self._token, self.example = self._accepted([token for token in tokens if isinstance(token, str)])
 
     @classmethod
     def load(cls, path: Path, option: Options) -> ImageProcessor | None:
@@ -78,7 +81,7 @@ class ImageProcessor:
             ) from exc
         if not hasattr(processor, "image_processor") or not hasattr(processor, "tokenizer"):
             return None
-        sources = ImageSources(remote=option.allow_remote_images, max_images=option.max_images)
+        sources = ImageSources(hosts=image_hosts(option), max_images=option.max_images)
         try:
             return cls(processor, sources)
         except PayloadError as exc:
@@ -90,15 +93,15 @@ class ImageProcessor:
         Raises:
             PayloadError: an image can't be fetched, or is not an image; names its field.
         """
-        async with self._sources.room(sources):
-            files = await self._sources.fetch(sources)
+        async with self.sources.room(sources):
+            files = await self.sources.fetch(sources)
             made = await asyncio.wrap_future(self._thread.submit(self._prepare, text, sources, files))
         return made.ids, made.images
 
     async def close(self) -> None:
         """End the thread and the connections."""
         self._thread.shutdown(wait=False, cancel_futures=True)
-        await self._sources.close()
+        await self.sources.close()
 
     def _prepare(self, text: str, sources: Sequence[ImageSource], files: Sequence[bytes | None]) -> ImagePrompt:
         if text.count(self._token) != len(sources):
@@ -107,7 +110,21 @@ class ImageProcessor:
                 "images; a message's text must not have it",
                 "messages",
             )
+        if written := [each for each in self._placeholders if each != self._token and each in text]:
+            raise PayloadError(f"messages: a message's text must not have {written[0]}", "messages")
         return self._made(text, decode(sources, files))
+
+    def _accepted(self, tokens: Sequence[str]) -> tuple[str, ImagePrompt]:
+        """(the first token that the processor takes for an image, a prompt with it)
+
+        Raises:
+            PayloadError: it takes none of them.
+        """
+        *others, last = tokens
+        for token in others:
+            with contextlib.suppress(PayloadError):
+                return token, self._made(token + _EXAMPLE_TEXT, [_example()])
+        return last, self._made(last + _EXAMPLE_TEXT, [_example()])
 
     def _made(self, text: str, pictures: Sequence[DecodedImage]) -> ImagePrompt:
         try:
@@ -132,7 +149,8 @@ class ImageProcessor:
     ) -> Iterator[tuple[int, bytes]]:
         """Where each image begins, with its digest.
 
-        If the processor doesn't say what it wrote for which image, one mark at the first placeholder stands for all.
+        If the processor doesn't say which placeholders belong to which image, one mark at the first placeholder stands
+        for all.
 
         Raises:
             PayloadError: there are placeholders that stand for no image.
@@ -159,7 +177,7 @@ def _has_eyes(path: Path) -> bool:
     except (OSError, ValueError):  # an engine that needs no checkpoint
         return False
     if not isinstance(config.get("vision_config"), dict) or not any(
-        (path / name).is_file() for name in _PROCESSOR_FILES
+        (path / name).is_file() for name in PROCESSOR_FILES
     ):
         return False
     from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES

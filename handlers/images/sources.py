@@ -1,4 +1,4 @@
-"""The images of a chat: fetched if they are remote, decoded, and refused if they are not valid.
+"""Fetches remote images of a chat, decodes images, and refuses invalid ones.
 
 Runs in the worker: the network in its event loop, decoding in a thread.
 """
@@ -11,15 +11,18 @@ import binascii
 import contextlib
 import hashlib
 import io
-import ipaddress
-import socket
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
-from djl_python.core.errors import ModelLoadError, PayloadError
+import httpx2
+
+from djl_python.config import Options
+from djl_python.core.errors import PayloadError
 from djl_python.core.types import ImageSource
+from djl_python.fetching.addresses import AddressError, host_key
+from djl_python.fetching.images import CheckedTransport, Resolve
 
 #: Formats that Pillow decodes by itself; some others are programs. TIFF's library writes endless lines to stderr.
 FORMATS: Final = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
@@ -31,7 +34,6 @@ FILES_AT_ONCE: Final = 16
 FETCH_TIMEOUT_S: Final = 10.0
 _MAX_REDIRECTS: Final = 3
 _REMOTE: Final = ("http://", "https://")
-INSTALL: Final = "pip install 'djl-serving[images]'"
 
 
 @dataclass(frozen=True)
@@ -42,20 +44,26 @@ class DecodedImage:
     digest: bytes
 
 
+def image_hosts(option: Options) -> frozenset[str]:
+    """The hosts whose images a model's options let requests name; empty where they may name none."""
+    if not option.allow_remote_images:
+        return frozenset()
+    return frozenset(map(host_key, option.allowed_image_hosts.split(",")))
+
+
 class ImageSources:
     """Reads the images at the URLs of a chat. Close it.
 
     Args:
-        remote: whether http(s) URLs are fetched. Clients can then make this server send requests.
+        hosts: the hosts whose http(s) URLs are fetched, as `CheckedTransport` takes them. Clients can make this server
+            send requests to them. Empty: no URL is fetched.
         max_images: the most images of a prompt.
-
-    Raises:
-        ModelLoadError: a library is missing.
+        resolve: as for `CheckedTransport`.
     """
 
-    def __init__(self, *, remote: bool, max_images: int) -> None:
+    def __init__(self, *, hosts: Collection[str], max_images: int, resolve: Resolve | None = None) -> None:
         self._max_images = max_images
-        self._fetcher = Fetcher() if remote else None
+        self._fetcher = Fetcher(hosts, resolve) if hosts else None
         self._places = asyncio.Semaphore(max(max_images, FILES_AT_ONCE))
         self._turn = asyncio.Lock()
 
@@ -63,9 +71,13 @@ class ImageSources:
     async def room(self, sources: Sequence[ImageSource]) -> AsyncIterator[None]:
         """Wait until there is room for the files of `sources`, and hold it until the context ends.
 
-        First come, first served, so that a chat with many images gets its turn too.
+        First come, first served, so that a chat with many images gets its turn too. A chat without remote images does
+        not wait.
         """
         remote = sum(source.url.lower().startswith(_REMOTE) for source in sources)
+        if not remote:
+            yield
+            return
         taken = 0
         try:
             async with self._turn:
@@ -109,19 +121,19 @@ class ImageSources:
 
 
 class Fetcher:
-    """Fetches images over HTTP.
+    """Fetches images over HTTP, where `CheckedTransport` lets it: strangers must not reach into this server's network.
 
-    A redirect may not lead from a public address to one that isn't: strangers must not be able to point into this
-    server's network.
+    Redirects are followed here, each hop a request that is checked like the first.
     """
 
-    def __init__(self) -> None:
-        try:
-            import httpx2
-        except ImportError as exc:
-            raise ModelLoadError(f"option.allow_remote_images needs httpx2: {INSTALL}") from exc
-        self._http = httpx2
-        self._client = httpx2.AsyncClient(timeout=FETCH_TIMEOUT_S, headers={"accept": "image/*"})
+    def __init__(self, hosts: Collection[str], resolve: Resolve | None = None) -> None:
+        self._client = httpx2.AsyncClient(
+            transport=CheckedTransport(hosts, resolve),
+            timeout=FETCH_TIMEOUT_S,
+            # nothing is unpacked: a few bytes could become more than there is memory for
+            headers={"accept": "image/*", "accept-encoding": "identity", "connection": "close"},
+            trust_env=False,  # it would take the password for a host from ~/.netrc
+        )
 
     async def fetch(self, source: ImageSource) -> bytes:
         """The file at an http(s) URL.
@@ -134,7 +146,9 @@ class Fetcher:
                 return await self._follow(source)
         except TimeoutError as exc:
             raise _refused(source, f"no answer within {FETCH_TIMEOUT_S:.0f} seconds") from exc
-        except (self._http.HTTPError, self._http.InvalidURL, OSError, ValueError) as exc:
+        except AddressError as exc:
+            raise _refused(source, "images are not fetched from this host (option.allowed_image_hosts)") from exc
+        except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as exc:
             raise _refused(source, f"can't be fetched ({type(exc).__name__})") from exc
 
     async def close(self) -> None:
@@ -142,23 +156,24 @@ class Fetcher:
         await self._client.aclose()
 
     async def _follow(self, source: ImageSource) -> bytes:
-        url = self._http.URL(source.url)
+        url = httpx2.URL(source.url)
         for _ in range(_MAX_REDIRECTS + 1):
+            if url.scheme not in ("http", "https"):
+                raise _refused(source, "redirects to what is no http(s) URL")
+            if url.userinfo:
+                raise _refused(source, "expected no user and password in the URL")
             async with self._client.stream("GET", url) as response:
-                if not response.is_redirect:
+                if not response.has_redirect_location:
                     return await self._read(response, source)
-                target = url.join(response.headers["location"])
-            if target.scheme not in ("http", "https") or not await may_redirect(url.host, target.host):
-                raise _refused(source, "redirects to where images are not fetched from")
-            url = target
+                url = url.join(response.headers["location"])
         raise _refused(source, f"more than {_MAX_REDIRECTS} redirects")
 
     @staticmethod
-    async def _read(response: Any, source: ImageSource) -> bytes:
+    async def _read(response: httpx2.Response, source: ImageSource) -> bytes:
         if response.status_code != 200:
             raise _refused(source, f"expected an image, got status {response.status_code}")
         data = bytearray()
-        async for piece in response.aiter_bytes():
+        async for piece in response.aiter_raw():
             data += piece
             if len(data) > MAX_BYTES:
                 raise _refused(source, f"expected at most {MAX_BYTES // 2**20} MiB")
@@ -236,7 +251,7 @@ def _upright(source: ImageSource, image: Any) -> Any:
 
 @contextlib.contextmanager
 def _reading(source: ImageSource) -> Iterator[None]:
-    """Turn whatever Pillow raises into a refusal of the client's image: its readers raise anything if one is broken.
+    """Turn any exception of Pillow into a refusal of the client's image: its readers raise anything for a broken one.
 
     Raises:
         PayloadError: Pillow raised something.
@@ -251,17 +266,6 @@ def _reading(source: ImageSource) -> Iterator[None]:
         raise _refused(source, f"expected at most {MAX_PIXELS // 10**6} megapixels") from exc
     except Exception as exc:
         raise _refused(source, f"the image is broken: {str(exc) or type(exc).__name__}") from exc
-
-
-async def may_redirect(host: str, target: str) -> bool:
-    """Whether a redirect may go from one host to another."""
-    return target == host or await _is_public(target) or not await _is_public(host)
-
-
-async def _is_public(host: str) -> bool:
-    """Whether all addresses of a host are global ones."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    return all(ipaddress.ip_address(address[4][0]).is_global for address in found)
 
 
 def _refused(source: ImageSource, why: str) -> PayloadError:

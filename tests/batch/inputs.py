@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from djl_python.batch.lines import Input, Rules, scan
+from djl_python.batch.lines import InputFile, Rules, scan
 
 
 def line(custom_id: str, url: str = "/v1/completions", **body: Any) -> dict[str, Any]:
@@ -18,7 +18,7 @@ def write(path: Path, *lines: Any) -> Path:
     return path
 
 
-def scanned(folder: Path, *lines: Any, **rules: Any) -> Input:
+def scanned(folder: Path, *lines: Any, **rules: Any) -> InputFile:
     return scan(write(folder / "in.jsonl", *lines), Rules(**rules))
 
 

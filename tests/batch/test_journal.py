@@ -7,16 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from djl_python.batch.journal import Head, Journal, JournalError, Record
-from djl_python.batch.results import Reply, answered
+from djl_python.batch.journal import Journal, JournalError, JournalHead, JournalRecord
+from djl_python.batch.results import BatchReply, TokenTotals, answered
 
 COUNT = 6
-HEAD = Head("f" * 64, COUNT, "somewhere")
-BODY = b'{"usage": {"prompt_tokens": 2, "completion_tokens": 3, "total_tokens": 5}}'
+HEAD = JournalHead("f" * 64, COUNT, "somewhere")
+BODY = (
+    b'{"usage": {"prompt_tokens": 2, "completion_tokens": 3, "total_tokens": 5, '
+    b'"prompt_tokens_details": {"cached_tokens": 1}, "completion_tokens_details": {"reasoning_tokens": 2}}}'
+)
 
 
-def record(index: int, status: int = 200) -> Record:
-    return Record.of(index, answered(f"r{index}", Reply(status, BODY)), failed=status != 200)
+def record(index: int, status: int = 200) -> JournalRecord:
+    return JournalRecord.of(index, answered(f"r{index}", BatchReply(status, BODY)), failed=status != 200)
 
 
 def written(path: Path, *indices: int) -> bytes:
@@ -34,7 +37,7 @@ def test_a_journal_goes_on(tmp_path: Path) -> None:
     journal.close()
     journal = Journal.open(path, HEAD)
     assert (journal.done, journal.failed, journal.pending()) == (2, 1, [1, 2, 3, 5])
-    assert (journal.usage.prompt_tokens, journal.usage.completion_tokens) == (4, 6)
+    assert journal.usage == TokenTotals(prompt_tokens=4, completion_tokens=6, cached_tokens=2, reasoning_tokens=4)
     journal.append([record(2)])
     assert [(one.index, one.failed) for one in journal.records()] == [(0, True), (2, False), (4, False)]
     journal.remove()
@@ -65,7 +68,7 @@ def test_wherever_a_kill_cuts_it_complete_records_stay_and_nothing_else(
 @pytest.mark.parametrize(
     "tail", [b"\0" * 4096, b'{"index": 2, "failed": false, "result": {"respo\n', b'{"index":99}\n']
 )
-def test_what_a_power_cut_leaves_is_cut_off_and_told(tmp_path: Path, tail: bytes) -> None:
+def test_a_torn_last_line_is_cut_off_and_counted(tmp_path: Path, tail: bytes) -> None:
     path = tmp_path / "j"
     whole = written(path, 0, 1)
     path.write_bytes(whole + tail)
@@ -91,7 +94,7 @@ def test_a_second_result_of_one_request_is_not_taken(tmp_path: Path) -> None:
         (b'{"input_sha256": "0", "count": 6, "journal": 9}\n', "another version of this program"),
     ],
 )
-def test_what_is_not_its_own_is_left_alone(tmp_path: Path, content: bytes, message: str) -> None:
+def test_a_file_of_another_kind_is_refused_and_unchanged(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "j"
     path.write_bytes(content)
     with pytest.raises(JournalError, match=message):
@@ -99,12 +102,12 @@ def test_what_is_not_its_own_is_left_alone(tmp_path: Path, content: bytes, messa
     assert path.read_bytes() == content
 
 
-def test_one_process_at_a_time(tmp_path: Path) -> None:
+def test_a_second_process_can_not_open_a_journal(tmp_path: Path) -> None:
     path = tmp_path / "j"
     journal = Journal.open(path, HEAD)
     program = (
         "import sys\nfrom pathlib import Path\nfrom djl_python.batch.journal import *\n"
-        f"try: Journal.open(Path({str(path)!r}), Head('f' * 64, {COUNT}))\n"
+        f"try: Journal.open(Path({str(path)!r}), JournalHead('f' * 64, {COUNT}))\n"
         "except JournalError as error: print(error)"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)

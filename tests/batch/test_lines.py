@@ -17,6 +17,7 @@ PLAIN = Rules(plain=True)
     [
         ("hi", "line-7", "/v1/completions", {"prompt": "hi"}),
         ({"prompt": "hi", "max_tokens": 3}, "line-7", "/v1/completions", {"prompt": "hi", "max_tokens": 3}),
+        ({"input": ["hi"]}, "line-7", "/v1/embeddings", {"input": ["hi"]}),
         ({"inputs": "hi", "parameters": {}}, "line-7", "/invocations", {"inputs": "hi", "parameters": {}}),
         ({"messages": [], "custom_id": "a"}, "a", "/v1/chat/completions", {"messages": []}),
         (line("b", "/v2/models/m/generate", text_input="x"), "b", "/v2/models/m/generate", {"text_input": "x"}),
@@ -64,17 +65,17 @@ def test_a_line_that_is_no_request_says_which_field(raw: bytes, code: str, param
 def test_a_scan_finds_every_fault_and_where(tmp_path: Path) -> None:
     path = tmp_path / "in.jsonl"
     path.write_bytes(b'"a"\n\n{\n{"custom_id": "line-1", "prompt": "b"}\n"last, without an end"')
-    found = scan(path, PLAIN)
-    assert list(found.numbers) == [1, 3, 4, 5]  # as an editor counts
-    assert [(fault.line, fault.code) for fault in found.faults] == [
+    source = scan(path, PLAIN)
+    assert list(source.numbers) == [1, 3, 4, 5]  # as an editor counts
+    assert [(fault.line, fault.code) for fault in source.faults] == [
         (3, "invalid_json_line"),
         (4, "duplicate_custom_id"),
     ]
 
 
 def test_faults_are_counted_beyond_those_that_are_told(tmp_path: Path) -> None:
-    found = scanned(tmp_path, *[{}] * (MAX_FAULTS + 5))
-    assert (len(found.faults), found.fault_count) == (MAX_FAULTS, MAX_FAULTS + 5)
+    source = scanned(tmp_path, *[{}] * (MAX_FAULTS + 5))
+    assert (len(source.faults), source.fault_count) == (MAX_FAULTS, MAX_FAULTS + 5)
 
 
 def test_an_input_has_requests_and_not_too_many(tmp_path: Path) -> None:
@@ -86,7 +87,7 @@ def test_an_input_has_requests_and_not_too_many(tmp_path: Path) -> None:
 
 
 def test_requests_are_read_by_index(tmp_path: Path) -> None:
-    found = scanned(tmp_path, *(line(f"r{number}", model=f"m{number}") for number in range(5)))
-    with found.path.open("rb") as file:
-        assert [(index, one.custom_id) for index, one in found.requests([3, 1], file)] == [(3, "r3"), (1, "r1")]
-    assert found.model == "m0"
+    source = scanned(tmp_path, *(line(f"r{number}", model=f"m{number}") for number in range(5)))
+    with source.path.open("rb") as file:
+        assert [(index, one.custom_id) for index, one in source.requests([3, 1], file)] == [(3, "r3"), (1, "r1")]
+    assert source.model == "m0"

@@ -4,20 +4,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from djl_python.batch.journal import Head, Journal, Record
-from djl_python.batch.lines import Input
+from djl_python.batch.journal import Journal, JournalHead, JournalRecord
+from djl_python.batch.lines import InputFile
 from djl_python.batch.outputs import Gap, write_outputs
-from djl_python.batch.results import EXPIRED, Reply, answered
+from djl_python.batch.results import EXPIRED, BatchReply, answered
 from tests.batch.inputs import ids, line, read, scanned
 
 
 @contextmanager
-def journal_of(folder: Path, source: Input, *done: tuple[int, int]) -> Iterator[Journal]:
+def journal_of(folder: Path, source: InputFile, *done: tuple[int, int]) -> Iterator[Journal]:
     """A journal with results of these (index, status)."""
-    with Journal.open(folder / "j", Head(source.sha256, source.count)) as journal:
+    with Journal.open(folder / "j", JournalHead(source.sha256, source.count)) as journal:
         for index, status in done:
-            reply = Reply(status, b'{\n "said": 1 }', "abc")
-            journal.append([Record.of(index, answered(f"r{index}", reply), failed=reply.failed)])
+            reply = BatchReply(status, b'{\n "said": 1 }', "abc")
+            journal.append([JournalRecord.of(index, answered(f"r{index}", reply), failed=reply.failed)])
         yield journal
 
 
@@ -27,9 +27,9 @@ def test_outputs_are_in_the_inputs_order(tmp_path: Path) -> None:
     with journal_of(tmp_path, source, (4, 200), (0, 400), (2, 200), (1, 200), (3, 200)) as journal:
         assert write_outputs(journal, output, errors, source) == 1
     assert (ids(output), ids(errors)) == (["r1", "r2", "r3", "r4"], ["r0"])
-    found = read(output)[0]
-    assert found.pop("id").startswith("batch_req_")
-    assert found == {
+    output_line = read(output)[0]
+    assert output_line.pop("id").startswith("batch_req_")
+    assert output_line == {
         "custom_id": "r1",
         "response": {"status_code": 200, "request_id": "abc", "body": {"said": 1}},
         "error": None,
@@ -58,6 +58,6 @@ def test_requests_without_a_result_get_the_reason(tmp_path: Path) -> None:
 def test_a_body_that_is_no_json_is_a_string(tmp_path: Path) -> None:
     source = scanned(tmp_path, line("r0"))
     with journal_of(tmp_path, source) as journal:
-        journal.append([Record.of(0, answered("r0", Reply(200, b"\xffplain\ntext")), failed=False)])
+        journal.append([JournalRecord.of(0, answered("r0", BatchReply(200, b"\xffplain\ntext")), failed=False)])
         write_outputs(journal, tmp_path / "out", tmp_path / "err", source)
     assert read(tmp_path / "out")[0]["response"]["body"] == "\ufffdplain\ntext"

@@ -8,40 +8,40 @@ from pathlib import Path
 import pytest
 
 from djl_python.batch import runner
-from djl_python.batch.journal import Head, Journal
-from djl_python.batch.lines import Input, Request
-from djl_python.batch.results import Reply
+from djl_python.batch.journal import Journal, JournalHead
+from djl_python.batch.lines import InputFile, RequestLine
+from djl_python.batch.results import BatchReply
 from djl_python.batch.runner import GivenUpError, NoReplyError, NotTakenError, Run
 from tests.batch.inputs import line, scanned
 
 COUNT = 200
-OK = Reply(200, b"{}")
+OK = BatchReply(200, b"{}")
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Input:
+def source(tmp_path: Path) -> InputFile:
     return scanned(tmp_path, *(line(f"r{number}") for number in range(COUNT)))
 
 
 @pytest.fixture
-def journal(source: Input) -> Iterator[Journal]:
+def journal(source: InputFile) -> Iterator[Journal]:
     with journal_of(source) as made:
         yield made
 
 
-def journal_of(source: Input) -> Journal:
-    return Journal.open(source.path.with_name("j"), Head(source.sha256, source.count))
+def journal_of(source: InputFile) -> Journal:
+    return Journal.open(source.path.with_name("j"), JournalHead(source.sha256, source.count))
 
 
 class Server:
     """Answers, or does what `answer` does instead; counts how many requests it has had, and at a time."""
 
-    def __init__(self, answer: Callable[[Request, int], Reply] = lambda request, number: OK) -> None:
+    def __init__(self, answer: Callable[[RequestLine, int], BatchReply] = lambda request, number: OK) -> None:
         self.answer = answer
         self.asked: Counter[str] = Counter()
         self.running = self.most = 0
 
-    async def send(self, request: Request) -> Reply:
+    async def send(self, request: RequestLine) -> BatchReply:
         self.asked[request.custom_id] += 1
         self.running += 1
         self.most = max(self.most, self.running)
@@ -52,24 +52,26 @@ class Server:
             self.running -= 1
 
 
-async def test_every_request_is_answered_once_and_so_many_at_a_time(source: Input, journal: Journal) -> None:
+async def test_every_request_is_answered_once_and_so_many_at_a_time(source: InputFile, journal: Journal) -> None:
     server = Server()
     await Run(source, journal, server.send, 7).run()
     assert (journal.done, journal.failed, server.most) == (COUNT, 0, 7)
     assert set(server.asked.values()) == {1} and len(server.asked) == COUNT
 
 
-async def test_what_is_the_requests_fault_is_its_result(source: Input, journal: Journal) -> None:
-    server = Server(lambda request, number: Reply(400, b"{}") if request.custom_id == "r3" else OK)
+async def test_a_request_that_is_refused_is_not_retried(source: InputFile, journal: Journal) -> None:
+    server = Server(lambda request, number: BatchReply(400, b"{}") if request.custom_id == "r3" else OK)
     await Run(source, journal, server.send, 7).run()
     assert [(one.index, one.failed) for one in journal.records() if one.failed] == [(3, True)]
     assert server.asked["r3"] == 1
 
 
-async def test_a_full_server_is_waited_for(source: Input, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_server_is_waited_for(
+    source: InputFile, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(runner, "FIRST_WAIT_S", 0.0)
 
-    def answer(request: Request, number: int) -> Reply:
+    def answer(request: RequestLine, number: int) -> BatchReply:
         if number < 3:
             raise NotTakenError("full")
         return OK
@@ -80,12 +82,12 @@ async def test_a_full_server_is_waited_for(source: Input, journal: Journal, monk
     assert set(server.asked.values()) == {3}
 
 
-async def test_a_request_that_ends_the_server_does_not_cost_others_theirs(source: Input, journal: Journal) -> None:
+async def test_a_request_that_ends_the_server_does_not_cost_others_theirs(source: InputFile, journal: Journal) -> None:
     """All that run beside it fail with it; these are tried again, alone, and only it has an error."""
     asked, at_once = Counter[str](), set[str]()
     beside: set[str] = set()  # requests that were tried again while another ran
 
-    async def send(request: Request) -> Reply:
+    async def send(request: RequestLine) -> BatchReply:
         name = request.custom_id
         asked[name] += 1
         if at_once and asked[name] > 1:
@@ -106,18 +108,20 @@ async def test_a_request_that_ends_the_server_does_not_cost_others_theirs(source
 
 
 @pytest.mark.parametrize("status", [500, 424])
-async def test_a_servers_error_is_tried_once_more(source: Input, journal: Journal, status: int) -> None:
-    server = Server(lambda request, number: OK if number > 1 or request.custom_id != "r9" else Reply(status, b"{}"))
+async def test_a_servers_error_is_tried_once_more(source: InputFile, journal: Journal, status: int) -> None:
+    server = Server(
+        lambda request, number: OK if number > 1 or request.custom_id != "r9" else BatchReply(status, b"{}")
+    )
     await Run(source, journal, server.send, 7).run()
     assert (journal.failed, server.asked["r9"]) == (0, 2)
 
 
 async def test_a_server_that_is_away_for_too_long_is_given_up(
-    source: Input, journal: Journal, monkeypatch: pytest.MonkeyPatch
+    source: InputFile, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runner, "FIRST_WAIT_S", 0.0)
 
-    def answer(request: Request, number: int) -> Reply:
+    def answer(request: RequestLine, number: int) -> BatchReply:
         if int(request.custom_id[1:]) > 100:
             raise NotTakenError("gone")
         return OK
@@ -128,11 +132,11 @@ async def test_a_server_that_is_away_for_too_long_is_given_up(
 
 
 @pytest.mark.parametrize("stopped_after", [1, 17, 64, 150])
-async def test_a_run_that_is_stopped_goes_on(source: Input, stopped_after: int) -> None:
+async def test_a_run_that_is_stopped_goes_on(source: InputFile, stopped_after: int) -> None:
     """Whenever it is: no request is lost, and none has two results."""
     reached, asked = asyncio.Event(), Server()
 
-    async def send(request: Request) -> Reply:
+    async def send(request: RequestLine) -> BatchReply:
         if sum(asked.asked.values()) == stopped_after:
             reached.set()
         return await asked.send(request)

@@ -9,7 +9,7 @@ import pytest
 from djl_python.batch.turns import Turns
 
 
-def test_others_have_their_turn_after_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_yields_to_other_threads_after_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
     turns = Turns()

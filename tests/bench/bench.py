@@ -29,17 +29,18 @@ import msgspec
 
 from djl_python.bench.arguments import counts
 from djl_python.bench.command import terminable
-from djl_python.config import ModelConfig, load_model_config, load_server_config, parse_model_spec
+from djl_python.config import ModelConfig, load_server_config, parse_model_spec
 from djl_python.core.errors import ConfigError
 from djl_python.engine.builtin.options import BuiltInOptions
-from tests.bench import document, floor, framework, machine, perplexity, quality, scenarios
+from djl_python.sources import load_model_config
+from tests.bench import adapters, document, encoders, floor, framework, machine, perplexity, quality, scenarios
 from tests.bench.compare import Plan, compare, systems
 from tests.bench.peers import DEFAULT_HOME, LitServe, Peer, installed
 from tests.real import fetch
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 DEMO: Final = ROOT / "serving_templates" / "demo"
-SECTIONS: Final = ("load", "scenarios", "speculation", "framework", "quality", "step")
+SECTIONS: Final = ("load", "scenarios", "speculation", "framework", "quality", "adapters", "step", "encoders")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"make bench: {error}", file=sys.stderr)
         return 2
     with terminable():
-        result = measure(options, config, peers, LitServe(home), texts)
+        result = measure(options, config, peers, home, texts)
     result["command"] = shlex.join(["python", "-m", "tests.bench.bench", *(sys.argv[1:] if argv is None else argv)])
     if not options.no_write:
         path = document.write(result)
@@ -115,13 +116,13 @@ def _peers(options: argparse.Namespace, home: Path) -> list[Peer]:
 
 
 def measure(
-    options: argparse.Namespace, config: ModelConfig, peers: Sequence[Peer], litserve: Peer, texts: perplexity.Texts
+    options: argparse.Namespace, config: ModelConfig, peers: Sequence[Peer], home: Path, texts: perplexity.Texts
 ) -> dict[str, Any]:
     """Everything that was asked for, as one result; `texts` are empty where weights are random."""
     model = options.model.resolve()
     checkpoint = _checkpoint(model, config)
     modes = [mode for mode in options.quantize.split(",") if mode]
-    sections = options.sections.split(",")
+    sections, litserve = options.sections.split(","), LitServe(home)
     precision = _precision(checkpoint, config.option.dtype)
     plan = Plan(
         model=model,
@@ -155,20 +156,27 @@ def measure(
     if "speculation" in sections:
         result["speculation"] = scenarios.speculation(plan)
     if "scenarios" in sections and _context(checkpoint, config) > scenarios.LONGEST:
-        found = scenarios.measure(plan)
-        result["scenarios"] = found
-        result["failures"] += [f"scenarios: {found['first_failure']}"] if found["failed"] else []
+        latencies = scenarios.measure(plan)
+        result["scenarios"] = latencies
+        result["failures"] += [f"scenarios: {latencies['first_failure']}"] if latencies["failed"] else []
     if "framework" in sections:
         result["framework"], wrong = framework.measure(plan.rounds, litserve if litserve.installed else None)
         result["failures"] += wrong
     if "quality" in sections and modes:
         result["quality"] = quality.measure(checkpoint, config.option.dtype, modes)
+    if "adapters" in sections:
+        result["adapters"] = adapters.measure(checkpoint, modes)
     if "step" in sections:
         result["step"] = [
             {"weights": mode or precision, **row}
             for mode in ("", *modes)
             for row in step_breakdown(checkpoint, config, mode, plan.concurrency)
         ]
+    if "encoders" in sections:
+        try:
+            result["encoders"] = encoders.measure(encoders.Plan(rounds=plan.rounds), home)
+        except (OSError, fetch.UnavailableError) as reason:
+            result["failures"].append(f"encoders: {reason}")
     return result
 
 
@@ -201,12 +209,12 @@ def _contexts(checkpoint: Path, config: ModelConfig, output_tokens: int) -> list
     return [length for length in (128, 1024, 4096) if length * 11 // 10 + output_tokens < limit]
 
 
-def _floors(plan: Plan, found: dict[str, Any], precisions: Sequence[str]) -> dict[str, dict[str, float]]:
+def _floors(plan: Plan, figures: dict[str, Any], precisions: Sequence[str]) -> dict[str, dict[str, float]]:
     shape = floor.read_shape(plan.checkpoint)
     return {
         precision: {
             str(concurrency): round(
-                floor.tokens_s(shape, found, precision, concurrency, plan.prompt_tokens, plan.output_tokens), 1
+                floor.tokens_s(shape, figures, precision, concurrency, plan.prompt_tokens, plan.output_tokens), 1
             )
             for concurrency in plan.concurrency
         }

@@ -18,8 +18,9 @@ import msgspec
 
 from djl_python.bench.command import default_requests
 from djl_python.bench.cpu import cpu_seconds
-from djl_python.bench.load import Load, prompts, run
+from djl_python.bench.load import Load, run
 from djl_python.bench.report import medians
+from djl_python.bench.workload import prompts
 from djl_python.testing import RunningServer, free_port, running_server
 from tests.bench.peers import Peer
 from tests.bench.perplexity import Texts, over_http
@@ -80,15 +81,15 @@ class System:
 
 def systems(precision: str, quantize: Sequence[str], peers: Sequence[Peer]) -> list[System]:
     """Ours as configured and quantized, and each peer in the precisions of those; ours between the peers."""
-    found = []
+    order = []
     for wanted, mode in ((precision, ""), *((mode, mode) for mode in quantize)):
         able = [System(wanted, peer) for peer in peers if wanted in peer.precisions]
-        found += [*able[:1], System(wanted, options=(("quantize", mode),) if mode else ()), *able[1:]]
-    return found
+        order += [*able[:1], System(wanted, options=(("quantize", mode),) if mode else ()), *able[1:]]
+    return order
 
 
 def new_seed() -> str:
-    """Of prompts that nobody has asked before."""
+    """The seed of prompts that no request had before."""
     return secrets.token_hex(4)
 
 

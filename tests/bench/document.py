@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from djl_python.bench.report import cell, table
-from tests.bench import plots
+from tests.bench import encoders, plots
 
 HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parents[1]
@@ -20,7 +20,7 @@ RANDOM: Final = "random weights: no quality"
 #: Key of a row -> what its table is called. Percentiles are shown as "p50 / p99".
 _LATENCIES: Final = {"ttft": "Time to the first token, p50 / p99 ms", "itl": "Between tokens, p50 / p99 ms"}
 
-#: Of a chart: the key of a row that is its x axis, the axis's name, and where in a system's result the rows are.
+#: Chart -> the key of a row that is its x axis, the axis's name, and where in a system's result the rows are.
 _AXES: Final = {"clients": ("concurrency", "clients", "rows"), "contexts": ("context", "prompt tokens", "contexts")}
 _PANELS: Final = {"tokens_s": "output tokens/s", "ttft_p50_ms": "TTFT p50, ms", "itl_p50_ms": "inter-token p50, ms"}
 
@@ -93,7 +93,7 @@ def _named(system: Result) -> dict[str, Any]:
 
 
 def _columns(result: Result, given: str) -> dict[str, str]:
-    """Of a table of systems: one for each number of clients or length of prompts; quality before speed."""
+    """The columns of a table of systems: one for each number of clients or length of prompts; quality before speed."""
     quality = {"perplexity": "perplexity"} if _is_trained(result) else {}
     return {"system": "system", **quality, **{str(number): str(number) for number in result["plan"][given]}}
 
@@ -108,13 +108,13 @@ def _is_trained(result: Result) -> bool:
 
 
 def _rounds(result: Result) -> str:
-    """Of how many runs each number is the median."""
+    """How many runs each number is the median of."""
     rounds = result["plan"]["rounds"]
     return "one round" if rounds == 1 else f"medians of {rounds} interleaved rounds"
 
 
 def _title(result: Result) -> str:
-    """Of what the newest result is kept: a model on a kind of processor."""
+    """A model on a kind of processor, whose newest result is kept."""
     return f"{result['model']} on {result['machine']['kind']}"
 
 
@@ -191,7 +191,7 @@ def _framework(result: Result) -> list[str]:
 
 
 def framework_share(row: Result) -> dict[str, Any]:
-    """Of one of our rows: milliseconds of an engine's step, of CPU in the two processes around it, and their ratio."""
+    """Milliseconds of an engine's step in one of our rows, of CPU in the two processes around it, and their ratio."""
     steps = row["steps"] or 1
     step, front, worker = (1e3 * row[key] / steps for key in ("step_s", "server_cpu_s", "worker_cpu_s"))
     share = f"{(front + worker) / step:.1%}" if step else None
@@ -203,6 +203,15 @@ def _quality(result: Result) -> list[str]:
     columns = {"mode": "weights", "mean_kl": "mean KL, nats a token", "same_token": "same likeliest token"}
     title = "What quantization costs: next-token distributions against the same model's as configured:"
     return [title, table(rows, columns)]
+
+
+def _adapters(result: Result) -> list[str]:
+    shares = ("unused", "share")
+    rows = [{**row, **{name: f"{row[name]:.0%}" for name in shares if name in row}} for row in result["adapters"]]
+    columns = {"weights": "weights", "sequences": "sequences", "adapters": "adapters",
+               "plain": "tokens/s of an engine that has none", "base": "tokens/s without", "unused": "share",
+               "adapted": "tokens/s with", "share": "share of without"}  # fmt: skip
+    return ["What LoRA adapters of rank 16 for all linears cost in decode steps:", table(rows, columns)]
 
 
 def _step(result: Result) -> list[str]:
@@ -223,14 +232,14 @@ def _speculation(result: Result) -> list[str]:
 
 
 def _scenarios(result: Result) -> list[str]:
-    found = result["scenarios"]
-    if None in found.values():
-        return [f"Long prompts beside streams: not measured; {found['failed']} requests failed."]
-    between, again = found["itl_p99_ms"] / found["itl_p50_ms"], found["ttft_first_ms"] / found["ttft_again_ms"]
+    times = result["scenarios"]
+    if None in times.values():
+        return [f"Long prompts beside streams: not measured; {times['failed']} requests failed."]
+    between, again = times["itl_p99_ms"] / times["itl_p50_ms"], times["ttft_first_ms"] / times["ttft_again_ms"]
     return [
-        f"While prompts of {cell(found['prompt_tokens'])} tokens arrive, the time between tokens of others is "
-        f"{cell(found['itl_p50_ms'])} ms (p50) and {cell(found['itl_p99_ms'])} ms (p99, {between:.1f} times as long). "
-        f"Such a prompt's first token takes {cell(found['ttft_first_ms'])} ms, and {cell(found['ttft_again_ms'])} ms "
+        f"While prompts of {cell(times['prompt_tokens'])} tokens arrive, the time between tokens of others is "
+        f"{cell(times['itl_p50_ms'])} ms (p50) and {cell(times['itl_p99_ms'])} ms (p99, {between:.1f} times as long). "
+        f"Such a prompt's first token takes {cell(times['ttft_first_ms'])} ms, and {cell(times['ttft_again_ms'])} ms "
         f"when it is asked again ({again:.1f} times as fast)."
     ]
 
@@ -241,13 +250,15 @@ _SECTIONS: Final[Mapping[str, Callable[[Result], list[str]]]] = {
     "speculation": _speculation,
     "framework": _framework,
     "quality": _quality,
+    "adapters": _adapters,
     "step": _step,
+    "encoders": lambda result: [encoders.report(result["encoders"])],
 }
 
 
 def charts(result: Result) -> dict[str, tuple[str, str]]:
     """File name -> (what it shows, SVG): for each precision one by clients and, where measured, one by context."""
-    found = {}
+    files = {}
     for precision in dict.fromkeys(system["precision"] for system in result["systems"]):
         systems = [one for one in result["systems"] if one["precision"] == precision and one["rows"]]
         systems.sort(key=lambda system: not system["ours"])  # ours first: it gets the colour that stands out
@@ -265,8 +276,8 @@ def charts(result: Result) -> dict[str, tuple[str, str]]:
                 panels.append(plots.Panel(title, label, lines, (f"{FLOOR} {precision}",)))
             if any(panel.lines for panel in panels):
                 title = f"{_title(result)}, {precision}, by {label} ({_weights(result)})"
-                found[f"{_stem(result)}-{precision}-{kind}.svg"] = (title, plots.svg(panels))
-    return found
+                files[f"{_stem(result)}-{precision}-{kind}.svg"] = (title, plots.svg(panels))
+    return files
 
 
 def kept(results: Path = RESULTS) -> list[Result]:

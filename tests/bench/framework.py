@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from djl_python.bench.cpu import cpu_seconds
-from djl_python.bench.dialects import Generation
+from djl_python.bench.dialects import BenchGeneration
 from djl_python.bench.http import Read
 from djl_python.bench.load import Load, run
 from djl_python.bench.report import medians
@@ -51,9 +51,9 @@ class Number:
     def body(self, prompt: str, output_tokens: int, model: str) -> dict[str, Any]:
         return {"input": len(prompt)}
 
-    def read(self, lines: Iterable[Read]) -> Generation:
+    def read(self, lines: Iterable[Read]) -> BenchGeneration:
         ((time_s, line),) = lines
-        return Generation([time_s], 1, None, str(msgspec.json.decode(line)["output"]))
+        return BenchGeneration([time_s], 1, None, str(msgspec.json.decode(line)["output"]))
 
 
 def measure(rounds: int, litserve: Peer | None) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
@@ -63,14 +63,14 @@ def measure(rounds: int, litserve: Peer | None) -> tuple[dict[str, list[dict[str
         `streams`, a row for each engine and dialect, and `requests`, ours and LitServe's where it is installed; and
         what went wrong.
     """
-    found = {"streams": _streams(rounds), "requests": requests_of(rounds, litserve)}
+    tables = {"streams": _streams(rounds), "requests": requests_of(rounds, litserve)}
     failures = [
         f"{row.get('name') or row['engine']}: {row['failed']} of {row['requests']} failed: {row['first_failure']}"
-        for rows in found.values()
+        for rows in tables.values()
         for row in rows
         if row["failed"]
     ]
-    return found, failures
+    return tables, failures
 
 
 def _streams(rounds: int) -> list[dict[str, Any]]:
@@ -88,7 +88,7 @@ def _streams(rounds: int) -> list[dict[str, Any]]:
 def _rounds(load: Load, requests: int, rounds: int, server: RunningServer, names: Mapping[str, str]) -> dict[str, Any]:
     """Medians of `rounds` runs, with the CPU seconds that the server took for all of them."""
     before = sum(cpu_seconds(server.process.pid).values())
-    found = [
+    runs = [
         {
             **names,
             **msgspec.structs.asdict(run(dataclasses.replace(load, requests=requests, seed=secrets.token_hex(4)))),
@@ -96,7 +96,7 @@ def _rounds(load: Load, requests: int, rounds: int, server: RunningServer, names
         for _ in range(rounds)
     ]
     cpu_s = sum(cpu_seconds(server.process.pid).values()) - before
-    row = {**medians(found), "server_cpu_s": round(cpu_s, 3)}
+    row = {**medians(runs), "server_cpu_s": round(cpu_s, 3)}
     print(f"  {', '.join(names.values())}: {row['tokens_s']} a second", file=sys.stderr, flush=True)
     return row
 
@@ -120,17 +120,17 @@ def _handler() -> Iterator[RunningServer]:
 
 def requests_of(rounds: int, litserve: Peer | None) -> list[dict[str, Any]]:
     """Interleaved like everything: one server at a time, a round each."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    by_system: dict[str, list[dict[str, Any]]] = {}
     for _ in range(rounds):
         with _handler() as server:
             load = Load(server.url, CLIENTS, CLIENTS * 100, 1, 1, Number("/predictions/nothing"), keep_alive=True)
-            found.setdefault("djl-serving", []).append(_requests_row(load, server, "djl-serving"))
+            by_system.setdefault("djl-serving", []).append(_requests_row(load, server, "djl-serving"))
         if litserve is not None:
             port = free_port()
             with started(litserve.launch(Path(), "", port, 1, 1), port, 60.0) as server:
                 load = Load(server.url, CLIENTS, CLIENTS * 100, 1, 1, Number("/predict"), keep_alive=True)
-                found.setdefault(litserve.name, []).append(_requests_row(load, server, litserve.name))
-    return [medians(rows) for rows in found.values()]
+                by_system.setdefault(litserve.name, []).append(_requests_row(load, server, litserve.name))
+    return [medians(rows) for rows in by_system.values()]
 
 
 def _requests_row(load: Load, server: RunningServer, name: str) -> dict[str, Any]:

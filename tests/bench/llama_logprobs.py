@@ -18,7 +18,7 @@ from typing import Any
 def main() -> None:
     """Command line."""
     binding, libraries, path = sys.argv[1:]
-    llama = _bound(binding, libraries)
+    llama = bound(binding, libraries)
     quiet = llama.llama_log_callback(lambda level, text, data: None)
     llama.llama_log_set(quiet, None)
     llama.llama_backend_init()
@@ -33,7 +33,7 @@ def main() -> None:
     json.dump([_logprobs(llama, model, context, ids) for ids in windows], sys.stdout)
 
 
-def _bound(binding: str, libraries: str) -> Any:
+def bound(binding: str, libraries: str) -> Any:
     """llama-cpp-python's ctypes module alone: its package wants libraries that it was installed with."""
     os.environ["LLAMA_CPP_LIB_PATH"] = libraries
     package = types.ModuleType("llama_cpp")
@@ -58,8 +58,8 @@ def _logprobs(llama: Any, model: Any, context: Any, ids: list[int]) -> list[floa
     logits = numpy.ctypeslib.as_array(llama.llama_get_logits(context), (len(ids), size))[:-1].astype(numpy.float64)
     logits -= logits.max(1, keepdims=True)
     chosen = logits[numpy.arange(len(ids) - 1), ids[1:]] - numpy.log(numpy.exp(logits).sum(1))
-    found: list[float] = chosen.tolist()
-    return found
+    logprobs: list[float] = chosen.tolist()
+    return logprobs
 
 
 if __name__ == "__main__":

@@ -30,19 +30,19 @@ def measure() -> dict[str, Any]:
     ended = subprocess.run(
         [sys.executable, "-m", "tests.bench.machine"], cwd=HERE.parents[1], stdout=subprocess.PIPE, check=True
     )
-    found: dict[str, Any] = json.loads(ended.stdout)
-    return found
+    figures: dict[str, Any] = json.loads(ended.stdout)
+    return figures
 
 
-def typical(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Of several of `measure`'s results, at least one: their medians, and `read_gb_s_seen`, the least and the most."""
-    reads = [one["read_gb_s"] for one in found]
+def typical(machines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The medians of one or more of `measure`'s results, and `read_gb_s_seen`, the least and the most."""
+    reads = [one["read_gb_s"] for one in machines]
     peaks = {
-        name: round(statistics.median(one["gemm_gflop_s"][name] for one in found), 1)
-        for name in found[0]["gemm_gflop_s"]
+        name: round(statistics.median(one["gemm_gflop_s"][name] for one in machines), 1)
+        for name in machines[0]["gemm_gflop_s"]
     }
     read = {"read_gb_s": round(statistics.median(reads), 2), "read_gb_s_seen": [min(reads), max(reads)]}
-    return {**found[0], **read, "gemm_gflop_s": peaks}
+    return {**machines[0], **read, "gemm_gflop_s": peaks}
 
 
 def _cpu_name() -> str:
@@ -87,7 +87,7 @@ def main() -> None:
     import torch
     import transformers
 
-    from djl_python.engine.native.library import processors_here
+    from djl_python.engine.native.compiling import processors_here
 
     read_gb_s, by = _compiled_read_gb_s(), "a C program"
     if read_gb_s is None:
@@ -100,7 +100,7 @@ def main() -> None:
         best_s = _best_s(lambda left=left, right=right: torch.nn.functional.linear(left, right), 12)  # type: ignore[misc]
         gemm[name] = round(2 * size**3 / best_s / 1e9, 1)
     kinds = [processor.name for processor in processors_here()]
-    found = {
+    figures = {
         "cpu": _cpu_name(),
         "kind": kinds[0] if kinds else platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
@@ -111,7 +111,7 @@ def main() -> None:
         "read_by": by,
         "gemm_gflop_s": gemm,
     }
-    print(json.dumps(found))
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ class Peer(ABC):
         return "m"
 
     def perplexity(self, url: str, model: Path, precision: str, texts: Texts) -> float:
-        """Of the server at `url`, which serves `model`. Raises RuntimeError, CalledProcessError."""
+        """The perplexity of the server at `url`, which serves `model`. Raises RuntimeError, CalledProcessError."""
         return over_http(url, self.served_name(model), texts)
 
 
@@ -133,12 +133,17 @@ class LlamaCpp(Peer):
     def _binaries(self) -> Path:
         return self.home / "build" / "bin"
 
+    @property
+    def library(self) -> tuple[Path, Path]:
+        """What Python calls the library with, and where the library is."""
+        return self.home / "src" / "llama_cpp", self._binaries
+
     def _install(self) -> str:
         self.pip(TORCH, "transformers>=5,<6", "numpy", "sentencepiece", "protobuf", "pyyaml", "tqdm", "requests")
         downloads = self.home / "downloads"
-        run(
-            self.python, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:", "-d", downloads, self.sdist
-        )
+        # Its own sources alone: ":all:" would compile the tools, too, that build its metadata.
+        sources = ("--no-deps", "--no-binary", "llama-cpp-python")
+        run(self.python, "-m", "pip", "download", "-q", *sources, "-d", downloads, self.sdist)
         (archive,) = downloads.glob("*.tar.gz")
         shutil.rmtree(self.home / "src", ignore_errors=True)
         with tarfile.open(archive) as opened:
@@ -149,7 +154,7 @@ class LlamaCpp(Peer):
         options = ["-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DLLAMA_BUILD_TESTS=OFF"]
         options += ["-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_CURL=OFF"]
         run("cmake", "-S", self._source, "-B", self.home / "build", "-G", "Ninja", *options)
-        run("ninja", "-C", self.home / "build", "llama-server", "llama-quantize")
+        run("ninja", "-C", self.home / "build", "llama-server", "llama-quantize", "llama-tokenize")
         return self.sdist.partition("==")[2] + " (llama-cpp-python's sources)"
 
     def _mend_tiles(self) -> None:
@@ -160,8 +165,8 @@ class LlamaCpp(Peer):
         """
         source = self._source / "ggml" / "src" / "ggml-cpu" / "amx" / "mmq.cpp"
         load = "_tile_loadconfig(&tc);"
-        before, found, after = source.read_text(encoding="utf-8").partition(load)
-        if not found:
+        before, separator, after = source.read_text(encoding="utf-8").partition(load)
+        if not separator:
             raise ValueError(f"{source} loads no tile shapes any more: is there anything to mend?")
         written = 'asm volatile("" ::"r"(&tc) : "memory");'
         source.write_text(f"{before}{written}\n    {load}{after}", encoding="utf-8")
@@ -175,16 +180,19 @@ class LlamaCpp(Peer):
             run(self._binaries / "llama-quantize", first, target / "model.gguf", kind.upper())
             first.unlink()
 
+    def file(self, model: Path, precision: str) -> Path:
+        """What it serves; converted at the first call. Raises CalledProcessError."""
+        return self.converted(model, precision) / "model.gguf"
+
     def launch(self, model: Path, precision: str, port: int, sequences: int, max_tokens: int) -> Launch:
-        command = [str(self._binaries / "llama-server"), "-m", str(self.converted(model, precision) / "model.gguf")]
+        command = [str(self._binaries / "llama-server"), "-m", str(self.file(model, precision))]
         command += ["--host", "127.0.0.1", "--port", str(port), "-np", str(sequences)]
         command += ["-c", str(sequences * max_tokens), "-t", str(len(os.sched_getaffinity(0))), "--no-webui"]
         return Launch(command)
 
     def perplexity(self, url: str, model: Path, precision: str, texts: Texts) -> float:
         """By the library that the server runs on."""
-        binding, file = self.home / "src" / "llama_cpp", self.converted(model, precision) / "model.gguf"
-        command = [self.python, HERE / "llama_logprobs.py", binding, self._binaries, file]
+        command = [self.python, HERE / "llama_logprobs.py", *self.library, self.file(model, precision)]
         ended = subprocess.run(command, input=json.dumps(texts).encode(), stdout=subprocess.PIPE, check=True)
         return perplexity(json.loads(ended.stdout))
 

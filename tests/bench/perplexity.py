@@ -51,13 +51,13 @@ def over_http(url: str, model: str, texts: Texts) -> float:
 
 
 def perplexity(logprobs: Sequence[Sequence[float]]) -> float:
-    """Of the log-probabilities of all tokens but the first, window by window."""
-    found = list(chain.from_iterable(logprobs))
-    return math.exp(-math.fsum(found) / len(found))
+    """The perplexity for the log-probabilities of all tokens but the first, window by window."""
+    values = list(chain.from_iterable(logprobs))
+    return math.exp(-math.fsum(values) / len(values))
 
 
 def _logprobs(url: str, model: str, ids: Sequence[int]) -> list[float]:
-    """Of all but the first of these tokens."""
+    """The log-probabilities of all but the first of these tokens."""
     body = {"model": model, "prompt": list(ids), "max_tokens": 1, "temperature": 0, "echo": True, "logprobs": 1}
     request = urllib.request.Request(
         f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
@@ -70,7 +70,7 @@ def _logprobs(url: str, model: str, ids: Sequence[int]) -> list[float]:
     except OSError as error:
         raise RuntimeError(f"no log-probabilities: {error}") from error
     told = ((answer.get("choices") or [{}])[0].get("logprobs") or {}).get("token_logprobs") or []
-    found = told[1 : len(ids)]
-    if len(found) != len(ids) - 1 or not all(isinstance(value, float | int) for value in found):
+    logprobs = told[1 : len(ids)]
+    if len(logprobs) != len(ids) - 1 or not all(isinstance(value, float | int) for value in logprobs):
         raise RuntimeError(f"no log-probabilities: {len(told)} of {len(ids)} tokens: {json.dumps(answer)[:2000]}")
-    return found
+    return logprobs

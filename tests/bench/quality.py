@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from djl_python.engine.torch_backend.model_runner import ModelRunner
+    from djl_python.engine.runner.model_runner import ModelRunner
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 TOKENS: Final = 512
@@ -36,8 +36,8 @@ def measure(checkpoint: Path, dtype: str, modes: Sequence[str]) -> dict[str, dic
         stdin=subprocess.DEVNULL,
         check=True,
     )
-    found: dict[str, dict[str, float]] = json.loads(ended.stdout)
-    return found
+    divergences: dict[str, dict[str, float]] = json.loads(ended.stdout)
+    return divergences
 
 
 def prompt_logits(checkpoint: Path, dtype: str, quantize: str | None) -> Tensor:
@@ -45,6 +45,7 @@ def prompt_logits(checkpoint: Path, dtype: str, quantize: str | None) -> Tensor:
     import torch
     from transformers import AutoTokenizer
 
+    from djl_python.core.sequence_request import SequenceRequest
     from djl_python.core.types import SamplingParams
     from djl_python.engine.builtin.paged_batch import PagedRollingBatch
     from djl_python.engine.settings import BuiltInSettings
@@ -58,7 +59,7 @@ def prompt_logits(checkpoint: Path, dtype: str, quantize: str | None) -> Tensor:
     ids = tokenizer(text, truncation=True, max_length=TOKENS)["input_ids"]
     runner = _Kept(batch.runner)
     batch.runner = runner
-    batch.add(0, ids, SamplingParams(max_new_tokens=1, prompt_logprobs=0, ignore_eos=True))
+    batch.add(SequenceRequest(ids, SamplingParams(max_new_tokens=1, prompt_logprobs=0, ignore_eos=True), id=0))
     while not batch.idle:
         batch.step()
     batch.close()
@@ -86,9 +87,9 @@ class _Kept:
 
 def divergence(of: Tensor, from_: Tensor) -> dict[str, float]:
     """Mean KL(from_ || of) in nats over the rows of two (positions, vocabulary) of logits."""
-    true, found = from_.log_softmax(-1), of.log_softmax(-1)
-    kl = (true.exp() * (true - found)).sum(-1).mean()
-    same = (true.argmax(-1) == found.argmax(-1)).float().mean()
+    true, estimate = from_.log_softmax(-1), of.log_softmax(-1)
+    kl = (true.exp() * (true - estimate)).sum(-1).mean()
+    same = (true.argmax(-1) == estimate.argmax(-1)).float().mean()
     return {"mean_kl": round(float(kl), 6), "same_token": round(float(same), 4)}
 
 

@@ -57,7 +57,7 @@ def speculation(plan: Plan) -> dict[str, dict[str, float]]:
         "repeats itself": {"temperature": 0.0},
         "does not": {"temperature": 1.0, "seed": 7},
     }
-    found: dict[str, dict[str, list[float]]] = {text: {"none": [], "ngram": []} for text in texts}
+    rates_by_text: dict[str, dict[str, list[float]]] = {text: {"none": [], "ngram": []} for text in texts}
     words = Words(plan.checkpoint).for_tokens(plan.prompt_tokens)
     for number in range(3):
         for mode in ("none", "ngram"):
@@ -68,13 +68,14 @@ def speculation(plan: Plan) -> dict[str, dict[str, float]]:
                     extra = {"ignore_eos": True, **how}
                     load = Load(server.url, 1, 3, words, REPEATED_TOKENS, model="bench", extra=extra, seed=str(number))
                     run(replace(load, requests=1, seed="warm"))
-                    found[text][mode].append(run(load).tokens_s or 0.0)
+                    rates_by_text[text][mode].append(run(load).tokens_s or 0.0)
     return {
-        text: {mode: statistics.median(rates) for mode, rates in by_mode.items()} for text, by_mode in found.items()
+        text: {mode: statistics.median(rates) for mode, rates in by_mode.items()}
+        for text, by_mode in rates_by_text.items()
     }
 
 
 async def _together(steady: Load, arriving: Load) -> tuple[Result, Result]:
     """Both loads at once; their rates mean nothing, their times do."""
-    found = await asyncio.gather(drive(steady), drive(arriving))
-    return summarize(steady, found[0], 1.0, 0.0), summarize(arriving, found[1], 1.0, 0.0)
+    results = await asyncio.gather(drive(steady), drive(arriving))
+    return summarize(steady, results[0], 1.0, 0.0), summarize(arriving, results[1], 1.0, 0.0)

@@ -13,18 +13,20 @@ import pytest
 
 from djl_python import cli
 from djl_python.bench.cpu import cpu_seconds, role_of
+from djl_python.bench.dialects import DIALECTS
 from djl_python.testing import RunningServer
 
 SMALL = ["--concurrency", "1,3", "--rounds", "2", "--requests", "4", "--prompt-tokens", "40", "--output-tokens", "6"]
 
 
-@pytest.mark.parametrize("dialect", ["openai", "tgi", "lmi"])
+@pytest.mark.parametrize("dialect", DIALECTS)
 def test_an_endpoint(server: RunningServer, dialect: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     command = ["bench", server.url, "--dialect", dialect, "--model", "echo", *SMALL, "--json", str(out)]
     assert cli.main(command) == 0
     printed = capsys.readouterr().out.splitlines()
-    assert printed[0].startswith("| clients | tokens/s | requests/s | TTFT p50 ms | TTFT p99 ms | inter-token p50 ms")
+    assert printed[0].startswith("| clients | tokens/s | requests/s | TTFT p50 ms | TTFT p90 ms | TTFT p99 ms | inter")
+    assert "| latency p50 ms | latency p90 ms | latency p99 ms |" in printed[0]
     assert len(printed) == 4
     result = json.loads(out.read_text(encoding="utf-8"))
     assert [row["concurrency"] for row in result["rows"]] == [1, 3]
@@ -32,17 +34,35 @@ def test_an_endpoint(server: RunningServer, dialect: str, capsys: pytest.Capture
         (8, 0, 0, 48)
     ] * 2
     assert len(result["rounds"]) == 4
-    if dialect == "openai":  # it counts prompts' tokens, and words of many letters are not a token each
+    if dialect not in ("tgi", "lmi"):  # it counts prompts' tokens, and words of many letters are not a token each
         assert all(30 < row["prompt_tokens"] < 50 for row in result["rows"])
 
 
+def test_a_rate_of_requests_of_a_file(
+    server: RunningServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out, dataset = tmp_path / "out.json", tmp_path / "lengths.jsonl"
+    dataset.write_text('{"prompt_tokens": 30, "output_tokens": 2}\n{"prompt": "Hello", "output_tokens": 5}\n')
+    options = ["--request-rate", "50,100", "--dataset", str(dataset), "--rounds", "1", "--requests", "6"]
+    assert cli.main(["bench", server.url, "--model", "nope", *options, "--json", str(out)]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("| sent/s | tokens/s | requests/s |")
+    assert "round 1, 50 requests/s: " in said.err
+    assert said.err.endswith(f"djl-serving bench: {server.url} has no model nope: echo answered\n")
+    rows = json.loads(out.read_text(encoding="utf-8"))["rows"]
+    assert [(row["request_rate"], row["failed"], row["tokens"]) for row in rows] == [(50, 0, 21), (100, 0, 21)]
+    dataset.write_text("{}")
+    assert cli.main(["bench", server.url, *options]) == 1
+    assert f"djl-serving bench: {dataset}: line 1: expected a prompt" in capsys.readouterr().err
+
+
 def test_a_directory_is_served_and_its_cpu_time_told(echo_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bench", str(echo_model), *SMALL]) == 0
+    assert cli.main(["bench", str(echo_model), *SMALL, "--max-num-seqs", "2", "--set", "job_queue_size=50"]) == 0
     printed = capsys.readouterr().out
     assert all(f"CPU of the {name}: " in printed for name in ("server", "worker", "engine"))
 
 
-def test_its_server_ends_with_it(echo_model: Path) -> None:
+def test_a_terminated_benchmark_ends_its_server(echo_model: Path) -> None:
     command = [sys.executable, "-m", "djl_python", "bench", str(echo_model), *SMALL, "--rounds", "1000"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
@@ -63,7 +83,9 @@ def test_failures_are_told_and_the_status(server: RunningServer, capsys: pytest.
     assert "HTTP 400" in capsys.readouterr().err
 
 
-def test_what_cant_be_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_or_model_that_is_not_there_fails_the_benchmark(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["bench", "http://127.0.0.1:1"]) == 1
     assert "ConnectionRefusedError" in capsys.readouterr().err
     assert cli.main(["bench", str(tmp_path / "nothing")]) == 1
@@ -75,9 +97,12 @@ def test_what_cant_be_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str
     [
         (["--concurrency", "1,x"], "like 1,8,32"),
         (["--concurrency", "0"], "like 1,8,32"),
+        (["--request-rate", "0,x"], "like 0.5,2,8"),
         (["--body", "[]"], "is not a JSON object"),
         (["--dialect", "grpc"], "invalid choice"),
         (["--header", "nothing"], "expected NAME:VALUE"),
+        (["--dtype", "fp32"], "--set option.dtype=fp32: http://127.0.0.1:1 is a server with settings of its own"),
+        (["--round", "2", "--concurency", "1"], "there is no option --concurency; did you mean --concurrency?"),
     ],
 )
 def test_mistakes_in_arguments(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -170,19 +170,19 @@ def test_the_floor_is_known_for_every_architecture(architecture: str, tmp_path: 
 
 
 def test_a_long_prompt_beside_streams_and_asked_again(echo_model: Path) -> None:
-    found = scenarios.measure(plan(echo_model))
-    assert (found["failed"], found["first_failure"]) == (0, "")
-    assert 1800 < found["prompt_tokens"] < 2200
-    assert min(found[key] for key in ("itl_p50_ms", "itl_p99_ms", "ttft_first_ms", "ttft_again_ms")) > 0
+    figures = scenarios.measure(plan(echo_model))
+    assert (figures["failed"], figures["first_failure"]) == (0, "")
+    assert 1800 < figures["prompt_tokens"] < 2200
+    assert min(figures[key] for key in ("itl_p50_ms", "itl_p99_ms", "ttft_first_ms", "ttft_again_ms")) > 0
 
 
 def test_divergence() -> None:
     exact = torch.tensor([[0.5, 0.5], [0.9, 0.1]]).log()
     assert divergence(exact, exact) == {"mean_kl": 0.0, "same_token": 1.0}
     other = torch.tensor([[0.5, 0.5], [0.1, 0.9]]).log()
-    found = divergence(other, exact)  # KL of the second row: 0.8 * ln 9
-    assert found["mean_kl"] == pytest.approx(0.8 * 2.1972 / 2, abs=1e-4)
-    assert found["same_token"] == 0.5
+    divergences = divergence(other, exact)  # KL of the second row: 0.8 * ln 9
+    assert divergences["mean_kl"] == pytest.approx(0.8 * 2.1972 / 2, abs=1e-4)
+    assert divergences["same_token"] == 0.5
 
 
 def test_plots_keep_within_their_axes() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from djl_python.bench.report import COLUMNS, cell, medians, table
+from djl_python.bench.report import COLUMNS, cell, medians, shown, table
 from tests.bench import document
 
 ROW: dict[str, Any] = {
@@ -57,11 +57,23 @@ RESULT: dict[str, Any] = {
     },
     "speculation": {"repeats itself": {"none": 100.0, "ngram": 300.0}, "does not": {"none": 100.0, "ngram": 99.0}},
     "quality": {"int8": {"mean_kl": 0.001, "same_token": 0.99}},
+    "adapters": [
+        {
+            "weights": "none",
+            "sequences": 32,
+            "adapters": 8,
+            "plain": 903.0,
+            "base": 900.0,
+            "unused": 0.997,
+            "adapted": 786.6,
+            "share": 0.874,
+        },
+    ],
     "step": [{"weights": "bf16", "batch": 8, "step": 2.5, "model": 2.0, "operators": {"linear": 1.25}}],
 }
 
 
-def test_what_was_asked_for_stays_what_it_was_in_two_rounds() -> None:
+def test_medians_keep_the_settings_of_a_row() -> None:
     made = medians([{**ROW, "context": 512}, {**ROW, "context": 512, "tokens_s": 110.0}])
     assert (made["concurrency"], made["context"], made["tokens_s"]) == (8, 512, 105.0)
     assert isinstance(made["context"], int), "a column's heading"
@@ -106,6 +118,7 @@ def test_a_report_has_floor_ratios_costs_and_failures() -> None:
         "30.0 ms when it is asked again (30.0 times as fast)",
         "| litserve | 8 | 900.0 |",
         "| int8 | 0.001 | 0.99 |",
+        "| none | 32 | 8 | 903.0 | 900.0 | 100% | 786.6 | 87% |",
         "| 8 | 2.5 | 2 | 1.25 |",
         "- other bf16: it ended with status 1:",
     ):
@@ -202,3 +215,13 @@ def test_the_headline_is_of_trained_weights() -> None:
     assert "| djl-serving bf16 | - | 100.0 |" in text
     assert "floor" not in text and "best peer" not in text
     assert document.headline([RESULT]) == "No model with trained weights has been measured."
+
+
+def test_a_table_that_is_too_wide_is_turned() -> None:
+    rows = [{"concurrency": 1, "tokens_s": 100.5}, {"concurrency": 8, "tokens_s": 1000.0}]
+    assert shown(rows, 80).splitlines()[0] == "| clients | tokens/s |"
+    assert shown(rows, 10).splitlines() == [
+        "| clients  |     1 |    8 |",
+        "|:---------|------:|-----:|",
+        "| tokens/s | 100.5 | 1000 |",
+    ]

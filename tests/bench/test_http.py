@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from djl_python.bench.http import Connection, Endpoint, dechunk, request_bytes
+from djl_python.bench.http import BenchConnection, Endpoint, dechunk, request_bytes
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -50,7 +50,7 @@ async def server() -> AsyncIterator[Server]:
 
 
 async def body(server: Server) -> bytes:
-    connection = await Connection.connect(server.endpoint)
+    connection = await BenchConnection.connect(server.endpoint)
     try:
         reply = await asyncio.wait_for(connection.post(request(server)), 5)
     finally:
@@ -98,7 +98,7 @@ async def test_an_answer_that_is_cut_is_an_error(server: Server, writes: list[by
         await body(server)
 
 
-async def test_what_is_not_http_is_an_error(server: Server) -> None:
+async def test_an_answer_that_is_not_http_is_an_error(server: Server) -> None:
     server.writes = [b"SSH-2.0 abc\r\n\r\n"]
     with pytest.raises(ConnectionError, match="not an HTTP answer"):
         await body(server)
@@ -106,7 +106,7 @@ async def test_what_is_not_http_is_an_error(server: Server) -> None:
 
 async def test_a_connection_is_used_again_unless_the_server_closes_it(server: Server) -> None:
     server.writes = [b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nab"]
-    connection = await Connection.connect(server.endpoint)
+    connection = await BenchConnection.connect(server.endpoint)
     for _ in range(3):
         assert (await connection.post(request(server))).status == 200
     assert (server.connections, connection.open) == (1, True)

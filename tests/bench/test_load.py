@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import web
 
-from djl_python.bench.http import Reply
-from djl_python.bench.load import Load, Record, drive, percentile, prompts, summarize, words_for
+from djl_python.bench.http import HttpReply
+from djl_python.bench.load import Load, RequestRecord, drive, percentile, summarize, words_for
+from djl_python.bench.workload import Item, prompts
 
 
 def line(text: str, **last: object) -> bytes:
@@ -69,9 +70,7 @@ async def test_measures_complete_streams(url: str, keep_alive: bool) -> None:
         ("/more", 1, "2 tokens in 2 pieces; expected at most 1"),
     ],
 )
-async def test_what_is_not_a_complete_answer_is_a_failure(
-    url: str, path: str, output_tokens: int, message: str
-) -> None:
+async def test_an_incomplete_answer_counts_as_a_failure(url: str, path: str, output_tokens: int, message: str) -> None:
     load = Load(url, 1, 2, output_tokens=output_tokens, dialect="lmi", path=path, timeout_s=0.2)
     result = summarize(load, await drive(load), wall_s=1.0, client_cpu_s=0.0)
     assert (result.failed, result.tokens, result.ttft_p50_ms) == (2, 0, None)
@@ -90,6 +89,26 @@ async def test_a_server_that_is_not_there_is_a_failure() -> None:
     assert "ConnectionRefusedError" in record.failure
 
 
+async def test_an_open_loop_waits_for_no_answer(url: str) -> None:
+    """All requests are sent though none is ever answered: a closed loop would send as many as it has clients."""
+    load = Load(url, 1, 5, output_tokens=2, dialect="lmi", path="/stall", timeout_s=0.3, request_rate=1000.0)
+    records = await drive(load)
+    assert [record.failure for record in records] == ["no complete answer within 0.3 s"] * 5
+    assert all(record.reply.status == 0 and record.sent_s for record in records)
+    due_s = [record.sent_s for record in records]
+    assert due_s == sorted(due_s) and len(set(due_s)) == 5
+    result = summarize(load, records, wall_s=1.0, client_cpu_s=0.0)
+    assert (result.concurrency, result.request_rate, result.failed) == (None, 1000.0, 5)
+
+
+async def test_each_request_of_a_file_has_its_own_length(url: str) -> None:
+    items = (Item("a", output_tokens=2), Item("b", output_tokens=3), Item(prompt_tokens=4))
+    load = Load(url, 2, 3, output_tokens=5, dialect="lmi", items=items)
+    result = summarize(load, await drive(load), wall_s=1.0, client_cpu_s=0.0)
+    assert (result.failed, result.tokens, result.short) == (0, 6, 2)
+    assert result.latency_p90_ms is not None and result.latency_p90_ms > 0
+
+
 async def test_bodies_can_be_amended(url: str) -> None:
     """The server fails a body without parameters: null has removed them."""
     load = Load(url, 1, 1, dialect="lmi", extra={"parameters": None})
@@ -104,17 +123,25 @@ async def test_how_long_prompts_are_can_only_be_asked_of_a_server_that_answers(u
 
 def test_tokens_of_one_read_are_one_stamp() -> None:
     load = Load("", concurrency=1, requests=1, dialect="lmi")
-    record = Record(sent_s=1.0, reply=Reply(200, "close", [(1.5, line("a") + line("b", **END))]))
+    record = RequestRecord(
+        sent_s=1.0, ended_s=2.0, output_tokens=64, reply=HttpReply(200, "close", [(1.5, line("a") + line("b", **END))])
+    )
     result = summarize(load, [record], wall_s=1.0, client_cpu_s=0.0)
     assert (result.ttft_p50_ms, result.itl_p50_ms, result.tokens, result.pieces) == (500.0, None, 2, 1)
+    assert (result.latency_p50_ms, result.latency_p99_ms) == (1000.0, 1000.0)
 
 
 def test_tokens_without_any_text_are_tokens() -> None:
     """Random weights may generate nothing else; nobody sees when such a token comes."""
     ends = b'data: {"choices": [{"text": "", "finish_reason": "length"}], "usage": {"completion_tokens": %d}}\n\n'
     load = Load("", concurrency=1, requests=1, dialect="openai", output_tokens=9)
-    replies = [Reply(200, "close", [(1.5, ends % tokens)]) for tokens in (9, 0)]
-    result = summarize(load, [Record(1.0, reply) for reply in replies], wall_s=1.0, client_cpu_s=0.0)
+    replies = [HttpReply(200, "close", [(1.5, ends % tokens)]) for tokens in (9, 0)]
+    result = summarize(
+        load,
+        [RequestRecord(sent_s=1.0, output_tokens=9, reply=reply) for reply in replies],
+        wall_s=1.0,
+        client_cpu_s=0.0,
+    )
     assert (result.tokens, result.pieces, result.ttft_p50_ms) == (9, 0, None)
     assert (result.failed, result.first_failure) == (1, "0 tokens in 0 pieces; expected at most 9")
 

@@ -67,8 +67,8 @@ def test_an_answer_without_log_probabilities_is_no_quality(tmp_path: Path) -> No
 def test_texts_of_trained_weights_only(tmp_path: Path) -> None:
     write_byte_tokenizer(tmp_path)
     LlamaConfig(vocab_size=257).save_pretrained(tmp_path)
-    found = texts(tmp_path)  # a tokenizer without a template
-    assert len(found) > 40 and {len(window) for window in found} == {512}
+    windows = texts(tmp_path)  # a tokenizer without a template
+    assert len(windows) > 40 and {len(window) for window in windows} == {512}
     settings = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
     (tmp_path / "config.json").write_text(json.dumps({**settings, RANDOM: True}), encoding="utf-8")
     assert texts(tmp_path) == []
@@ -86,7 +86,7 @@ def test_no_speed_is_measured_without_it(echo_model: Path, tmp_path: Path) -> No
     assert ours["perplexity"] == 1.0 and len(ours["rows"]) == 1
 
 
-def test_which_peers_tell_it() -> None:
+def test_only_transformers_server_reports_no_logprobs() -> None:
     assert [name for name, peer in PEERS.items() if not peer.tells_logprobs] == ["transformers"]
 
 
@@ -107,10 +107,10 @@ async def test_openvino_tells_it_through_its_front(tmp_path: Path) -> None:
     front = openvino_server.Front(ours, write_byte_tokenizer(tmp_path))
     serving = asyncio.ensure_future(openvino_server.serve(front, ours, port))
     await asyncio.sleep(0.2)
-    found = await asyncio.to_thread(over_http, f"http://127.0.0.1:{port}", "m", [[72, 105, 33]])
+    value = await asyncio.to_thread(over_http, f"http://127.0.0.1:{port}", "m", [[72, 105, 33]])
     serving.cancel()
     thread.join()
-    assert found == pytest.approx(7.389, rel=1e-3)
+    assert value == pytest.approx(7.389, rel=1e-3)
     asyncio.get_running_loop().remove_reader(ours.fileno())
     ours.close()
 

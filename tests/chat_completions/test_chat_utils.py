@@ -21,7 +21,7 @@ class Templates:
         return " ".join(f"{message['role']}:{message['content']}" for message in messages)
 
 
-def test_what_is_a_chat() -> None:
+def test_a_chat_is_recognized_by_its_messages() -> None:
     assert is_chat_completions_request(CHAT)
     assert not is_chat_completions_request({"inputs": "Hi"})
 
@@ -53,7 +53,7 @@ def test_parts_of_a_message() -> None:
         parse_chat_completions_request(chat, True, Templates())
 
 
-def test_who_takes_no_chats() -> None:
+def test_dynamic_batches_and_tokenizers_without_templates_take_no_chats() -> None:
     batches = Properties(model_id="m", batch_size=4)
     for configs in (batches, None):
         with pytest.raises(ValueError, match="not for a dynamic batch"):
@@ -69,6 +69,7 @@ def test_who_takes_no_chats() -> None:
 def test_properties_of_a_chat() -> None:
     chat = ChatProperties(**CHAT, top_logprobs=3, unheard_of=1)
     assert (chat.max_tokens, chat.temperature, chat.user, chat.top_logprobs) == (5, 0.5, "ada", None)
+    assert ChatProperties(**CHAT, logprobs="false", top_logprobs="30").top_logprobs is None
     assert ChatProperties(**CHAT, logprobs=True, top_logprobs=3).model_dump(by_alias=True)["logprobs"] == 3
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"temperature": 3}, "temperature: expected a number from 0 to 2, got 3"),

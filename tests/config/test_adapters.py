@@ -14,7 +14,7 @@ def made(directory: Path, rank: int = 8) -> Path:
     return directory
 
 
-def found(
+def configured_adapters(
     directory: Path, model_id: str = "", engine: str = "vllm", **options: Any
 ) -> tuple[dict[str, str], list[str]]:
     return adapters_of(engine, {"enable_lora": True, **options}, model_id, directory)
@@ -26,16 +26,16 @@ def test_a_folder_for_each_beside_the_settings_and_in_the_checkpoint(tmp_path: P
     further = str(made(checkpoint / "adapters" / "c"))
     made(checkpoint / "adapters" / "a")
     (model / "adapters" / ".cache").mkdir()
-    assert found(model) == (own, [])
-    assert found(model, str(checkpoint)) == ({**own, "c": further}, [])
+    assert configured_adapters(model) == (own, [])
+    assert configured_adapters(model, str(checkpoint)) == ({**own, "c": further}, [])
 
 
 def test_another_folder_and_modules_by_name(tmp_path: Path) -> None:
     here, there = made(tmp_path / "loras" / "a"), made(tmp_path / "b")
-    assert found(tmp_path, adapters="loras") == ({"a": str(here)}, [])
+    assert configured_adapters(tmp_path, adapters="loras") == ({"a": str(here)}, [])
     expected = {"x": str(here), "y": str(there)}
-    assert found(tmp_path, lora_modules=f"x=loras/a, y={there}") == (expected, [])
-    assert found(
+    assert configured_adapters(tmp_path, lora_modules=f"x=loras/a, y={there}") == (expected, [])
+    assert configured_adapters(
         tmp_path, lora_modules=f'[{{"name": "x", "path": "loras/a"}}, {{"name": "y", "path": "{there}"}}]'
     ) == (
         expected,
@@ -43,10 +43,17 @@ def test_another_folder_and_modules_by_name(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("options", [{"enable_lora": False}, {"enable_lora": None}, {"engine": "auto"}])
+@pytest.mark.parametrize("engine", ["vllm", "auto"])
+def test_adapters_that_are_there_need_no_setting(tmp_path: Path, engine: str) -> None:
+    here = made(tmp_path / "adapters" / "a")
+    (tmp_path / "adapters" / "code").mkdir()
+    assert adapters_of(engine, {}, "", tmp_path) == ({"a": str(here)}, [])
+
+
+@pytest.mark.parametrize("options", [{"enable_lora": False}, {"engine": "deepspeed"}])
 def test_none_where_they_are_not_served(tmp_path: Path, options: dict[str, Any]) -> None:
     made(tmp_path / "adapters" / "a")
-    assert found(tmp_path, **options) == ({}, [])
+    assert configured_adapters(tmp_path, **options) == ({}, [])
 
 
 @pytest.mark.parametrize(
@@ -58,8 +65,8 @@ def test_none_where_they_are_not_served(tmp_path: Path, options: dict[str, Any])
         ("a=nowhere", "adapter a: there is no adapter_config.json in nowhere: expected what peft saves"),
     ],
 )
-def test_what_is_wrong_is_said(tmp_path: Path, modules: str, message: str) -> None:
-    (problem,) = found(tmp_path, lora_modules=modules)[1]
+def test_a_wrong_list_of_adapters_is_refused(tmp_path: Path, modules: str, message: str) -> None:
+    (problem,) = configured_adapters(tmp_path, lora_modules=modules)[1]
     assert problem.startswith(message)
 
 

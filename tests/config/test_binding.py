@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 
 from djl_python.config.binding import bind, settings_of
-from djl_python.config.properties_file import Entry
-from djl_python.config.settings import Options, ServingSettings
+from djl_python.config.properties_file import PropertyEntry
+from djl_python.config.settings.options import Options
+from djl_python.config.settings.serving import ServingSettings
 
 
 def value_of(key: str, text: str) -> Any:
     problems: list[str] = []
     struct, prefix = (Options, "option.") if key.startswith("option.") else (ServingSettings, "")
-    values = bind(struct, {key: Entry(text, "here")}, prefix, problems, [])
+    values = bind(struct, {key: PropertyEntry(text, "here")}, prefix, problems, [])
     assert not problems
     (value,) = values.values()
     return value
@@ -23,7 +24,7 @@ def value_of(key: str, text: str) -> Any:
 def problem_of(key: str, text: str) -> str:
     problems: list[str] = []
     struct, prefix = (Options, "option.") if key.startswith("option.") else (ServingSettings, "")
-    assert bind(struct, {key: Entry(text, "here")}, prefix, problems, []) == {}
+    assert bind(struct, {key: PropertyEntry(text, "here")}, prefix, problems, []) == {}
     (problem,) = problems
     return problem
 
@@ -99,7 +100,7 @@ def test_problems(key: str, text: str, expected: str) -> None:
 )
 def test_quotes_that_a_file_of_variables_leaves_around_a_value(key: str, text: str, value: object) -> None:
     problems, warnings = [], []  # type: list[str], list[str]
-    assert [*bind(Options, {key: Entry(text, "here")}, "option.", problems, warnings).values()] == [value]
+    assert [*bind(Options, {key: PropertyEntry(text, "here")}, "option.", problems, warnings).values()] == [value]
     assert problems == []
     assert warnings == [f"here: {key}: the quotes around its value are not taken as part of it"]
 
@@ -116,7 +117,7 @@ def test_bytes_that_are_no_text() -> None:
 
 def test_empty_is_unset() -> None:
     problems: list[str] = []
-    assert bind(ServingSettings, {"batch_size": Entry(" ", "here")}, "", problems, []) == {}
+    assert bind(ServingSettings, {"batch_size": PropertyEntry(" ", "here")}, "", problems, []) == {}
     assert problems == []
 
 

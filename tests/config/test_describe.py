@@ -6,14 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from djl_python.config import (
-    ModelConfig,
-    ServerConfig,
-    describe,
-    described_environment,
-    load_model_config,
-    parse_model_spec,
-)
+from djl_python.config import ModelConfig, ServerConfig, describe, described_environment, parse_model_spec
+from djl_python.sources import load_model_config
 
 
 def test_describe(tmp_path: Path) -> None:
@@ -47,14 +41,23 @@ def test_describe(tmp_path: Path) -> None:
         "model",
         "settings",
         "passed to the handler",
-        "warnings",
     ]
     settings = [line for line in text.splitlines() if line.endswith("default")]
     assert len({line.index("default") for line in settings}) == 1, "the sources are in one column"
 
 
-def test_what_the_environment_sets() -> None:
-    found = described_environment(
+def test_defaults_are_counted_where_they_are_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "serving.properties").write_text("option.model_id=owner/name\n")
+    config = load_model_config(parse_model_spec(str(tmp_path)), ServerConfig(), {})
+    whole, short = describe(config), describe(config, defaults=False)
+    hidden = [line for line in whole.splitlines() if line.endswith(" default")]
+    assert f"\n{len(hidden)} other settings have their defaults (--all shows them)\n" in short
+    assert not any(line.endswith(" default") for line in short.splitlines())
+    assert "option.model_id  owner/name  serving.properties:1" in short
+
+
+def test_the_environments_settings_are_described_without_secrets() -> None:
+    environment = described_environment(
         {
             "OPTION_QUANTIZE": "int9",
             "OPTION_SWAP_SPACE": "4",
@@ -64,17 +67,19 @@ def test_what_the_environment_sets() -> None:
             "HOME": "/root",
         }
     )
-    assert found.values == {
+    assert environment.values == {
         "OPTION_API_KEY": "********",
         "OPTION_QUANTISE": "int8",
         "OPTION_QUANTIZE": "int9",
         "OPTION_SWAP_SPACE": "4",
         "SERVING_JOB_QUEUE_SIZE": "5",
     }
-    (problem,) = found.problems
+    (problem,) = environment.problems
     assert problem.startswith("environment OPTION_QUANTIZE: option.quantize=int9: expected ")
-    assert "OPTION_SWAP_SPACE has no effect: sequences that the KV cache has no room for" in " ".join(found.warnings)
-    assert any(warning.endswith("did you mean option.quantize?") for warning in found.warnings)
+    assert "OPTION_SWAP_SPACE has no effect: sequences that the KV cache has no room for" in " ".join(
+        environment.warnings
+    )
+    assert any(warning.endswith("did you mean option.quantize?") for warning in environment.warnings)
 
 
 @pytest.mark.parametrize(

@@ -10,23 +10,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from djl_python.config import (
-    ENGINES,
-    ENVIRONMENT_STAMP,
-    ModelConfig,
-    Runtime,
-    ServerConfig,
-    describe,
-    load_model_config,
-    own_options,
-)
+from djl_python.config import ENGINES, ENVIRONMENT_STAMP, ModelConfig, Runtime, ServerConfig, describe, own_options
 from djl_python.config.binding import settings_of
 from djl_python.config.engines import NoOptions, row_of
-from djl_python.config.settings import Options
+from djl_python.config.settings.options import Options
 from djl_python.config.specs import ModelSpec
 from djl_python.core.errors import ConfigError, ModelLoadError
 from djl_python.core.types import SamplingParams
-from djl_python.engine.interface import Engine, engine_of
+from djl_python.engine.row import Engine, engine_of
+from djl_python.sources import load_model_config
 
 
 def load(directory: Path, properties: str, environ: Mapping[str, str] = MappingProxyType({})) -> ModelConfig:
@@ -76,7 +68,7 @@ def test_an_engine_of_the_users_has_no_declared_options(tmp_path: Path) -> None:
     assert engine_of("mine:Engine").opens == "mine:Engine"
 
 
-def test_what_an_engine_needs_and_is_not_installed_is_said() -> None:
+def test_an_engine_without_its_packages_is_refused() -> None:
     row = Engine(
         name="deep",
         summary="Goes deep.",

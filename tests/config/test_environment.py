@@ -87,6 +87,10 @@ def test_worker_environment() -> None:
     assert worker_environment(offline, {"HF_HUB_OFFLINE": "0"})["HF_HUB_OFFLINE"] == "0"
 
 
+def test_a_worker_gets_no_keys() -> None:
+    assert "DJL_SERVING_API_KEY" not in worker_environment(ModelConfig(name="m"), {"DJL_SERVING_API_KEY": "djl_1"})
+
+
 def test_the_environment_of_workers_with_one_of_their_own() -> None:
     config = ModelConfig(
         name="m",
@@ -132,7 +136,7 @@ ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
         ({ENDPOINT: " "}, False),
     ],
 )
-def test_what_turns_traces_on(environ: dict[str, str], traced: bool) -> None:
+def test_opentelemetrys_variables_turn_traces_on(environ: dict[str, str], traced: bool) -> None:
     warnings: list[str] = []
     assert traces_requests(environ, warnings) is traced
     assert warnings == []
@@ -169,9 +173,11 @@ def test_traces_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_environment_of_a_server_of_ones_own() -> None:
     environ = {"OPTION_DTYPE": "bf16", "HF_MODEL_ID": "a/b", "SERVING_INFERENCE_ADDRESS": "http://0.0.0.0:80"}
-    assert own_server_environment(None, environ) == {"OPTION_DTYPE": "bf16"}
+    assert own_server_environment(None, environ) == {"OPTION_DTYPE": "bf16", "SERVING_DRAIN_DELAY": "0"}
+    assert own_server_environment(None, {"SERVING_DRAIN_DELAY": "9"}) == {"SERVING_DRAIN_DELAY": "9"}
     assert own_server_environment(Path("/s"), environ) == {
         "OPTION_DTYPE": "bf16",
+        "SERVING_DRAIN_DELAY": "0",
         "SERVING_INFERENCE_ADDRESS": "unix:/s",
         "SERVING_LOG_FORMAT": "text",
         "SERVING_WAIT_MODEL_LOADING": "true",

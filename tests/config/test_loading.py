@@ -14,14 +14,21 @@ from djl_python.config import (
     ModelConfig,
     ModelSpec,
     ServerConfig,
-    load_model_config,
+    devices,
     load_server_config,
     parse_model_spec,
     registered_spec,
 )
 from djl_python.core.errors import ConfigError
+from djl_python.sources import load_model_config
 
 BUILT_IN = ServerConfig()
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What load_on_devices names is there."""
+    monkeypatch.setattr(devices, "has_gpu", lambda: True)
 
 
 @pytest.fixture
@@ -58,7 +65,7 @@ def test_crosses_a_process(model: Path) -> None:
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(config), type=ModelConfig) == config
 
 
-def test_precedence(model: Path) -> None:
+def test_precedence(model: Path, gpu: None) -> None:
     """The model's spec, serving.properties, environment, config.properties, built-in."""
     config_file = model.parent / "config.properties"
     config_file.write_text("job_queue_size=1\nbatch_size=1\nmax_batch_delay=1\nmin_workers=3\n")
@@ -118,9 +125,9 @@ def test_bounds_of_workers(model: Path) -> None:
         ),
     ],
 )
-def test_the_most_workers_are_not_less_than_the_least(model: Path, text: str, problem: str) -> None:
-    (found,) = problems(model, text)
-    assert found.startswith(problem)
+def test_the_most_workers_are_not_less_than_the_least(model: Path, gpu: None, text: str, problem: str) -> None:
+    (fault,) = problems(model, text)
+    assert fault.startswith(problem)
 
 
 def test_bounds_for_a_device_that_the_model_is_not_on(model: Path) -> None:
@@ -223,7 +230,7 @@ def test_all_problems_at_once(model: Path) -> None:
         "environment OPTION_TGI_COMPAT: option.tgi_compat=si: expected true or false",
         "environment SM_NUM_GPUS: option.tensor_parallel_degree=some: expected an integer >= 1, or max",
         "environment OPTION_FOO: option.foo: expected UTF-8 text",
-        "serving.properties:1: engine=Pyton: expected Python; did you mean Python?",
+        "serving.properties:1: engine=Pyton: expected Python",
     ]
 
 
@@ -234,7 +241,7 @@ def test_a_secret_is_not_in_the_message(model: Path) -> None:
 
 def test_warnings_about_keys(model: Path) -> None:
     text = (
-        "option.max_rolling_batchsize=4\noption.mine=1\noption.max_loras=awq\nminworkers=1\ntranslatorFactory=x\n"
+        "option.max_rolling_batchsize=4\noption.mine=1\noption.lora_dtype=awq\nminworkers=1\ntranslatorFactory=x\n"
         "option.dtype=\noption.task=a\noption.task=b\nlog_request_metric=true\n"
     )
     config = load(model, text, OPTION_MINE_TOO="1")
@@ -244,8 +251,7 @@ def test_warnings_about_keys(model: Path) -> None:
             "serving.properties:1: option.max_rolling_batchsize is not known: passed to the handler; "
             "did you mean option.max_rolling_batch_size?",
             "serving.properties:2: option.mine is not known: passed to the handler",
-            "serving.properties:3: option.max_loras has no effect: adapters are served by vLLM alone "
-            "(option.rolling_batch=vllm)",
+            "serving.properties:3: option.lora_dtype has no effect: adapters are computed in the model's number format",
             "serving.properties:4: minworkers is not known; did you mean minWorkers?",
             "serving.properties:5: translatorFactory has no effect: it is for DJL's engines of Java",
             "serving.properties:6: option.dtype is empty: the default counts",
@@ -281,11 +287,22 @@ def test_a_directory_that_may_not_be_read(private: Path) -> None:
         load(private)
 
 
-def test_spec_fields(model: Path) -> None:
+def test_spec_fields(model: Path, gpu: None) -> None:
     spec = ModelSpec(name="m", version="2", engine="mpi", devices="gpu0", url=str(model))
     config = load_model_config(spec, BUILT_IN, {})
     assert (config.name, config.version, config.engine, config.devices) == ("m", "2", "Python", "gpu0")
     assert load(model, "load_on_devices=gpu1;gpu2").devices == "gpu1;gpu2"
+
+
+def test_devices_that_are_not_there_are_workers_on_the_cpu(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "has_gpu", lambda: False)
+    config = load(model, "load_on_devices=0;gpu1\ngpu.maxWorkers=1\noption.tensor_parallel_degree=2")
+    assert devices.devices_each(config) == 1
+    assert devices.bounds_of(config) == {"auto": (2, 2)}
+    assert config.warnings[-1] == (
+        "serving.properties:1: load_on_devices=0;gpu1 has no effect: there is no GPU; the CPU has a worker for each "
+        "device"
+    )
 
 
 def test_hub_model() -> None:

@@ -59,7 +59,9 @@ _TEXT = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("=:#!
     st.sampled_from(["=", ":", " ", " = ", "\t:"]),
     st.sampled_from(["\n", "\r", "\r\n"]),
 )
-def test_what_is_written_is_read(pairs: list[tuple[str, str]], separator: str, end: str) -> None:
+def test_escaped_properties_are_read_as_they_were_written(
+    pairs: list[tuple[str, str]], separator: str, end: str
+) -> None:
     lines = [f"{escaped(key, '=:#! ')}{separator}{escaped(value, '=:#! ')}" for key, value in pairs]
     assert list(parse_properties(end.join(lines))) == [(line, *pair) for line, pair in enumerate(pairs, 1)]
 

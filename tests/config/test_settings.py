@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,6 +12,7 @@ from djl_python.config import (
     ENGINES,
     OPTIONS_WITHOUT_EFFECT,
     SERVING_WITHOUT_EFFECT,
+    ModelSpec,
     Options,
     ServerConfig,
     ServingSettings,
@@ -18,8 +20,9 @@ from djl_python.config import (
 )
 from djl_python.config.binding import settings_of
 from djl_python.config.engines import BUILT_IN
+from djl_python.sources import load_model_config
 
-RESULTS = {"provenance", "traces", "warnings"}
+RESULTS = {"given_keys", "provenance", "traces", "warnings"}
 
 
 @pytest.mark.parametrize("struct", [ServingSettings, Options, ServerConfig])
@@ -30,10 +33,19 @@ def test_every_setting_is_described(struct: type[msgspec.Struct]) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_no_setting_of_a_model_is_declared_twice(engine: str) -> None:
-    settings = [setting for struct in (Options, own_options(engine)) for setting in settings_of(struct)]
-    options = [name for setting in settings for name in (setting.key, *setting.aliases)]
-    assert len(options) == len(set(options))
-    assert engine != BUILT_IN or OPTIONS_WITHOUT_EFFECT.keys().isdisjoint(options)
+    settings = [setting for struct in (Options, own_options(engine)) for setting in settings_of(struct, "option.")]
+    keys = [name for setting in settings for name in (setting.key, *setting.aliases)]
+    assert len(keys) == len(set(keys))
+    without_effect = {f"option.{name}" for name in OPTIONS_WITHOUT_EFFECT} | SERVING_WITHOUT_EFFECT.keys()
+    assert engine != BUILT_IN or without_effect.isdisjoint(keys)
+
+
+def test_arguments_of_djls_embedders_have_no_prefix(tmp_path: Path) -> None:
+    (tmp_path / "serving.properties").write_text("pooling=cls\nnormalize=False\nreranking=true\n")
+    (tmp_path / "model.py").write_text("")
+    config = load_model_config(ModelSpec(name="m", url=str(tmp_path)), ServerConfig(), {})
+    option = config.option
+    assert (option.pooling, option.normalize, option.reranking) == ("cls", False, True)
 
 
 def test_a_setting_has_one_default() -> None:

@@ -104,54 +104,54 @@ def store(root: Path, *files: str) -> ServerConfig:
     return ServerConfig(model_store=str(root))
 
 
-def found(server: ServerConfig, *specs: str, **environ: str) -> list[tuple[str, str]]:
+def names_and_urls(server: ServerConfig, *specs: str, **environ: str) -> list[tuple[str, str]]:
     root = f"{server.model_store or None}/"
     return [(spec.name, spec.url.removeprefix(root)) for spec in find_models(server, specs, environ)]
 
 
 def test_every_directory_of_a_store_is_a_model(tmp_path: Path) -> None:
     server = store(tmp_path, "b/model.py", "a/config.json", ".git/x", "empty/", "__pycache__/x", "c.tar.gz", "notes.md")
-    assert found(server) == [("a", "a"), ("b", "b"), ("c", "c.tar.gz")]
-    assert found(server, "NONE") == []
-    assert found(server, "x=b") == [("x", "b")]
-    assert found(server, "ALL, x=/other") == [("a", "a"), ("b", "b"), ("c", "c.tar.gz"), ("x", "/other")]
+    assert names_and_urls(server) == [("a", "a"), ("b", "b"), ("c", "c.tar.gz")]
+    assert names_and_urls(server, "NONE") == []
+    assert names_and_urls(server, "x=b") == [("x", "b")]
+    assert names_and_urls(server, "ALL, x=/other") == [("a", "a"), ("b", "b"), ("c", "c.tar.gz"), ("x", "/other")]
 
 
 @pytest.mark.parametrize("marker", ["serving.properties", "model.py", "config.json"])
 def test_a_store_that_is_a_model(tmp_path: Path, marker: str) -> None:
     server = store(tmp_path / "model", marker, "weights/x")
-    assert found(server) == [("model", str(tmp_path / "model"))]
+    assert names_and_urls(server) == [("model", str(tmp_path / "model"))]
 
 
 def test_a_store_with_nothing_but_a_handler(tmp_path: Path) -> None:
-    assert found(store(tmp_path / "demo", "demo.py")) == [("demo", str(tmp_path / "demo"))]
-    assert found(store(tmp_path / "docs", "README.md")) == []
+    assert names_and_urls(store(tmp_path / "demo", "demo.py")) == [("demo", str(tmp_path / "demo"))]
+    assert names_and_urls(store(tmp_path / "docs", "README.md")) == []
 
 
 def test_hf_model_id_adds_one(tmp_path: Path) -> None:
     server = store(tmp_path, "a/model.py")
-    assert found(server, HF_MODEL_ID="Owner/Name-7B") == [("a", "a"), ("Owner_Name_7B", "hf://Owner/Name-7B")]
-    assert found(ServerConfig(), MODEL_ID="Owner/Name") == [("Owner_Name", "hf://Owner/Name")]
-    assert found(ServerConfig(), MODEL_ID="a/b", OPTION_MODEL_ID="c/d") == [("c_d", "hf://c/d")]
-    assert found(server, MODEL_ID="Owner/Name") == [("a", "a")]
-    assert found(server, HF_MODEL_ID='"Owner/Name"') == [("a", "a"), ("Owner_Name", "hf://Owner/Name")]
-    assert found(server, HF_MODEL_ID="s3://b/my-model") == [("a", "a"), ("my_model", "s3://b/my-model")]
-    assert found(server, HF_MODEL_ID=str(tmp_path / "a")) == [("a", "a")]
+    assert names_and_urls(server, HF_MODEL_ID="Owner/Name-7B") == [("a", "a"), ("Owner_Name_7B", "hf://Owner/Name-7B")]
+    assert names_and_urls(ServerConfig(), MODEL_ID="Owner/Name") == [("Owner_Name", "hf://Owner/Name")]
+    assert names_and_urls(ServerConfig(), MODEL_ID="a/b", OPTION_MODEL_ID="c/d") == [("c_d", "hf://c/d")]
+    assert names_and_urls(server, MODEL_ID="Owner/Name") == [("a", "a")]
+    assert names_and_urls(server, HF_MODEL_ID='"Owner/Name"') == [("a", "a"), ("Owner_Name", "hf://Owner/Name")]
+    assert names_and_urls(server, HF_MODEL_ID="s3://b/my-model") == [("a", "a"), ("my_model", "s3://b/my-model")]
+    assert names_and_urls(server, HF_MODEL_ID=str(tmp_path / "a")) == [("a", "a")]
 
 
 def test_a_container_without_model_files(tmp_path: Path) -> None:
     empty = store(tmp_path)
-    assert found(empty, OPTION_MODEL_ID="owner/name") == [("owner_name", "hf://owner/name")]
-    assert found(store(tmp_path, "a/model.py"), OPTION_MODEL_ID="owner/name") == [("a", "a")]
+    assert names_and_urls(empty, OPTION_MODEL_ID="owner/name") == [("owner_name", "hf://owner/name")]
+    assert names_and_urls(store(tmp_path, "a/model.py"), OPTION_MODEL_ID="owner/name") == [("a", "a")]
 
 
 def test_serving_load_models_is_stronger_than_the_command_line_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     server = load_server_config(None, {}, {"SERVING_LOAD_MODELS": "m=/env"})
-    assert found(server) == [("m", "/env")]
+    assert names_and_urls(server) == [("m", "/env")]
     assert caplog.text == ""
-    assert found(server, "m=/command") == [("m", "/env")]
+    assert names_and_urls(server, "m=/command") == [("m", "/env")]
     assert "environment SERVING_LOAD_MODELS: m=/env counts, not the command line's models" in caplog.text
-    assert found(load_server_config(None, {"load_models": "m=/config"}, {})) == [("m", "/config")]
+    assert names_and_urls(load_server_config(None, {"load_models": "m=/config"}, {})) == [("m", "/config")]
 
 
 def test_names_are_unique() -> None:
@@ -166,9 +166,9 @@ def test_missing_store(tmp_path: Path) -> None:
     assert find_models(ServerConfig(), [], {}) == []
 
 
-def test_what_may_not_be_read_costs_no_other_model_anything(private: Path) -> None:
+def test_an_unreadable_directory_hides_no_other_model(private: Path) -> None:
     server = store(private.parent, "a/model.py")
-    assert found(server) == [("a", "a"), ("private", "private")]  # whose loading fails
+    assert names_and_urls(server) == [("a", "a"), ("private", "private")]  # whose loading fails
     with pytest.raises(ConfigError, match=r"^.*/private.*: Permission denied$"):
         find_models(ServerConfig(model_store=str(private)), [], {})
 
@@ -180,3 +180,18 @@ def test_a_folder_at_an_archive_s_root(tmp_path: Path) -> None:
     assert model_directory(tmp_path / "two") == tmp_path / "two"
     store(tmp_path / "deep", "a/b/notes")
     assert model_directory(tmp_path / "deep") == tmp_path / "deep"
+
+
+def test_a_name_with_an_owner_is_a_model_of_the_hub_where_there_is_no_such_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for given, url in (("owner/model-1.5", "hf://owner/model-1.5"), ("chat=owner/model", "hf://owner/model")):
+        assert [spec.url for spec in find_models(ServerConfig(), [given], {})] == [url]
+    (tmp_path / "owner" / "there").mkdir(parents=True)
+    for path in ("owner/there", "owner/mistyped", "./a/b", "a/b/c", "../a/b", "/a/b"):
+        assert [spec.url for spec in find_models(ServerConfig(), [path], {})] == [path]
+    store = tmp_path / "store"
+    (store / "others" / "model").mkdir(parents=True)
+    server = ServerConfig(model_store=str(store))
+    assert [spec.url for spec in find_models(server, ["others/model"], {})] == [str(store / "others" / "model")]

@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 import djl_python
-from djl_python.config import environment_table, server, settings_table
+from djl_python.config import environment_table, server_loading, settings_table
 from djl_python.config.environment import CONTAINER_MAPS
 from djl_python.config.keys.without_effect import OPTIONS_WITHOUT_EFFECT
 
@@ -36,7 +36,7 @@ def test_settings_table() -> None:
 
 def test_every_variable_that_is_read_is_in_a_table() -> None:
     tables = environment_table() + settings_table()
-    read = {*CONTAINER_MAPS, *(name for name, _, _ in server._ENVIRONMENT_MAPS)}
+    read = {*CONTAINER_MAPS, *(name for name, _, _ in server_loading.ENVIRONMENT_MAPS)}
     for path in Path(djl_python.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             match node:
@@ -48,7 +48,7 @@ def test_every_variable_that_is_read_is_in_a_table() -> None:
     assert [name for name in sorted(read) if f"`{name}`" not in tables] == []
 
 
-def test_what_is_said_of_the_containers_variables() -> None:
+def test_the_containers_variables_are_in_the_table() -> None:
     rows = environment_table().splitlines()
     assert "| `HF_REVISION` | `option.revision`, where nothing else sets it. |" in rows
     idle = {name for name, (key, _) in CONTAINER_MAPS.items() if key.removeprefix("option.") in OPTIONS_WITHOUT_EFFECT}

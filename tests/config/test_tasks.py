@@ -47,9 +47,9 @@ def test_a_model_for_something_else_is_refused(tmp_path: Path, config: dict[str,
     with pytest.raises(ModelLoadError) as caught:
         check_is_for(TEXT_GENERATION, checkpoint(tmp_path, config))
     assert f"{tmp_path}: {named} (config.json) is a model for {task}, and" in caught.value.message
-    served = "option.entryPoint=djl_python.huggingface and option.rolling_batch=disable it is served, one request at a"
-    by_hand = "A model.py with handle(inputs) can serve it"
-    assert (by_hand if task == "feature-extraction" else served) in caught.value.message
+    by_the_service = "With option.entryPoint=djl_python.huggingface and option.rolling_batch=disable it is served, one"
+    served = f"With option.task={task}, or none, it is served"
+    assert (served if task in TASKS else by_the_service) in caught.value.message
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_model_for_something_else_is_refused(tmp_path: Path, config: dict[str,
         {"architectures": ["TheirOwnModel"], "auto_map": {"AutoModelForCausalLM": "modeling.TheirOwnModel"}},
     ],
 )
-def test_what_may_generate_text(tmp_path: Path, config: dict[str, Any]) -> None:
+def test_checkpoints_of_unknown_kinds_may_generate_text(tmp_path: Path, config: dict[str, Any]) -> None:
     check_is_for(TEXT_GENERATION, checkpoint(tmp_path, config))
     check_is_for(TEXT_GENERATION, tmp_path / "nowhere")
 
@@ -78,27 +78,57 @@ def test_none_of_transformers_decoders_is_taken_for_something_else(tmp_path: Pat
 def test_the_handler_of_a_task() -> None:
     for task in ("", "text-generation"):
         assert task_of(ModelConfig(name="m", option=Options(task=task))) is TASKS["text-generation"]
+    for task in ("text-embedding", "text_embedding", "Embed", "feature-extraction"):
+        assert task_of(ModelConfig(name="m", option=Options(task=task))) is TASKS["feature-extraction"]
     with pytest.raises(ModelLoadError) as caught:
-        task_of(ModelConfig(name="m", option=Options(task="text-embedding"), provenance={"option.task": "here:1"}))
+        task_of(ModelConfig(name="m", option=Options(task="object-detection"), provenance={"option.task": "here:1"}))
     assert caught.value.message == (
-        "here:1: option.task=text-embedding: no built-in handler does that; expected text-generation. A model.py with "
-        "handle(inputs) can serve it, with transformers' AutoModel for example"
+        f"here:1: option.task=object-detection: no built-in handler does that; expected {', '.join(TASKS)}. A model.py "
+        "with handle(inputs) can serve it, with transformers' AutoModelForObjectDetection for example"
     )
-    with pytest.raises(ModelLoadError, match=r"option.rolling_batch=disable it is served"):
-        task_of(ModelConfig(name="m", option=Options(task="summarization")))
-    with pytest.raises(ModelLoadError, match=r"can serve it, with transformers' AutoModel for example"):
-        task_of(ModelConfig(name="m", option=Options(task="text-embedding")))
+    assert task_of(ModelConfig(name="m", option=Options(task="summarization"))) is TASKS["text2text-generation"]
+    assert task_of(ModelConfig(name="m", option=Options(task="image-text-to-text"))).name == "text-generation"
     with pytest.raises(ModelLoadError, match=r"can serve it$"):
         task_of(ModelConfig(name="m", option=Options(task="fortune-telling")))
 
 
-def test_what_could_serve_a_task_is_there() -> None:
-    assert [name for name in tasks._CLASSES.values() if not hasattr(transformers, name)] == []
-    assert {*tasks._HEADS.values(), "text2text-generation", "feature-extraction"} <= tasks._CLASSES.keys()
+@pytest.mark.parametrize(
+    ("config", "files", "task"),
+    [
+        ({"architectures": ["BertModel"], "model_type": "bert"}, (), "feature-extraction"),
+        ({"architectures": ["Qwen3Model"], "model_type": "qwen3"}, (), "feature-extraction"),
+        ({"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}, (), "text-generation"),
+        ({"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}, ("modules.json",), "feature-extraction"),
+        ({"architectures": ["BertForMaskedLM"], "model_type": "bert"}, ("modules.json",), "feature-extraction"),
+        ({"model_type": "gemma3_text", "use_bidirectional_attention": True}, (), "feature-extraction"),
+        (
+            {"architectures": ["T5EncoderModel"], "model_type": "t5", "is_encoder_decoder": True},
+            (),
+            "feature-extraction",
+        ),
+        ({"architectures": ["T5Model"], "is_encoder_decoder": True}, ("modules.json",), "feature-extraction"),
+        ({"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"}, (), "text-generation"),
+        ({"architectures": ["BertForSequenceClassification"]}, (), "text-classification"),
+        ({"architectures": ["BertForSequenceClassification"], "id2label": {"0": "a"}}, (), "text-ranking"),
+        ({"architectures": ["BertForSequenceClassification"], "num_labels": 1}, ("modules.json",), "text-ranking"),
+    ],
+)
+def test_the_checkpoint_tells_the_task(
+    tmp_path: Path, config: dict[str, Any], files: tuple[str, ...], task: str
+) -> None:
+    checkpoint(tmp_path, config)
+    for name in files:
+        (tmp_path / name).write_text("[]")
+    assert task_of(ModelConfig(name="m"), tmp_path) is TASKS[task]
+
+
+def test_transformers_has_the_classes_of_all_tasks() -> None:
+    assert [name for name in tasks.MODEL_CLASSES.values() if not hasattr(transformers, name)] == []
+    assert {*tasks.TASKS_OF_HEADS.values(), "text2text-generation", "feature-extraction"} <= tasks.MODEL_CLASSES.keys()
 
 
 @pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: str(task.name))
-def test_what_a_row_names_is_there(task: Task) -> None:
+def test_a_tasks_handler_and_checks_can_be_loaded(task: Task) -> None:
     assert issubclass(load_object(task.handler), Handler)
     config = ModelConfig(name="m", option=Options(model_id="owner/name"))
     assert load_object(task.check)(config) is None

@@ -44,7 +44,7 @@ def objects(answer: httpx.Response) -> list[Any]:
     """What an answer consists of, whichever way it is framed."""
     if answer.headers["content-type"] == JSON:
         return [answer.json()]
-    lines = (line.removeprefix("data:").strip() for line in answer.text.splitlines())
+    lines = (line.removeprefix("data:").strip() for line in answer.text.splitlines() if not line.startswith("event:"))
     return [json.loads(line) for line in lines if line not in ("", "[DONE]")]
 
 
@@ -61,35 +61,61 @@ INFER = {
 }
 CHAT = {"messages": MESSAGES, "max_tokens": TOKENS, "temperature": 0}
 STREAM = {"stream": True}
+NAMED = {"model": "demo"}
+RESPOND = {"input": PROMPT, "max_output_tokens": TOKENS, "temperature": 0, "store": False}
+OLLAMA = {"model": "demo", "messages": MESSAGES, "options": {"num_predict": TOKENS, "temperature": 0}}
 
 
-def whole(found: list[Any]) -> str:
-    (answer,) = found
+def whole(answers: list[Any]) -> str:
+    (answer,) = answers
     (answer,) = answer if isinstance(answer, list) else [answer]
     return str(answer["generated_text"])
 
 
-def tokens(found: list[Any]) -> str:
-    assert found[-1]["generated_text"] == "".join(one["token"]["text"] for one in found)
-    return whole(found[-1:])
+def tokens(answers: list[Any]) -> str:
+    assert answers[-1]["generated_text"] == "".join(one["token"]["text"] for one in answers)
+    return whole(answers[-1:])
 
 
-def choice(found: list[Any]) -> str:
-    (answer,) = found
+def choice(answers: list[Any]) -> str:
+    (answer,) = answers
     return str(answer["choices"][0].get("text") or answer["choices"][0]["message"]["content"])
 
 
-def pieces(found: list[Any]) -> str:
-    choices = [one["choices"][0] for one in found]
+def pieces(chunks: list[Any]) -> str:
+    choices = [one["choices"][0] for one in chunks]
     return "".join(one.get("text", "") or one.get("delta", {}).get("content", "") for one in choices)
 
 
-def triton(found: list[Any]) -> str:
-    return "".join(one["text_output"] for one in found)
+def message(answers: list[Any]) -> str:
+    return str(answers[0]["content"][0]["text"])
 
 
-def tensor(found: list[Any]) -> str:
-    return str(found[0]["outputs"][0]["data"][0])
+def message_pieces(events: list[Any]) -> str:
+    return "".join(one["delta"]["text"] for one in events if one["type"] == "content_block_delta")
+
+
+def response(answers: list[Any]) -> str:
+    return str(answers[0]["output"][0]["content"][0]["text"])
+
+
+def response_pieces(events: list[Any]) -> str:
+    text = "".join(one["delta"] for one in events if one["type"] == "response.output_text.delta")
+    assert text == response([events[-1]["response"]])
+    return text
+
+
+def ollama(lines: list[Any]) -> str:
+    assert [one["done"] for one in lines] == [False] * (len(lines) - 1) + [True]
+    return "".join(one["message"]["content"] for one in lines)
+
+
+def triton(answers: list[Any]) -> str:
+    return "".join(one["text_output"] for one in answers)
+
+
+def tensor(answers: list[Any]) -> str:
+    return str(answers[0]["outputs"][0]["data"][0])
 
 
 PROMPTED: dict[str, tuple[str, Any, Reader]] = {
@@ -113,26 +139,32 @@ CHATTED: dict[str, tuple[str, Any, Reader]] = {
     "LMI chat stream": ("/predictions/demo", CHAT | STREAM, pieces),
     "OpenAI chat": ("/v1/chat/completions", CHAT, choice),
     "OpenAI chat stream": ("/v1/chat/completions", CHAT | STREAM, pieces),
+    "Responses": ("/v1/responses", RESPOND, response),
+    "Responses stream": ("/v1/responses", RESPOND | STREAM, response_pieces),
+    "Ollama": ("/api/chat", OLLAMA | {"stream": False}, ollama),
+    "Ollama stream": ("/api/chat", OLLAMA, ollama),
+    "Anthropic": ("/v1/messages", CHAT | NAMED, message),
+    "Anthropic stream": ("/v1/messages", CHAT | NAMED | STREAM, message_pieces),
 }
 
 
 def texts(server: RunningServer, asked: dict[str, tuple[str, Any, Reader]]) -> dict[str, str]:
-    found = {}
+    by_name = {}
     for name, (path, body, read) in asked.items():
         answer = post(server, path, body)
         assert answer.status_code == 200, (name, answer.text)
-        found[name] = read(objects(answer))
-    return found
+        by_name[name] = read(objects(answer))
+    return by_name
 
 
 @pytest.mark.parametrize("asked", [PROMPTED, CHATTED], ids=["prompt", "chat"])
 def test_the_same_text_in_every_dialect(
     plain: RunningServer, strict: RunningServer, asked: dict[str, tuple[str, Any, Reader]]
 ) -> None:
-    found = texts(plain, asked)
-    expected = next(iter(found.values()))
+    by_name = texts(plain, asked)
+    expected = next(iter(by_name.values()))
     assert len(expected.split()) > 3
-    assert found == dict.fromkeys(asked, expected) == texts(strict, asked)
+    assert by_name == dict.fromkeys(asked, expected) == texts(strict, asked)
 
 
 def test_a_chat_is_its_template_gone_on_with(plain: RunningServer) -> None:
@@ -164,7 +196,7 @@ def in_vain(*but: str) -> dict[str, Any]:
         ("Triton infer", {"temperature": 0}, in_vain("temperature", "typical_p", "top_k")),
     ],
 )
-def test_what_steers_a_draw_is_named_where_there_is_none(
+def test_sampling_parameters_of_a_greedy_request_are_reported_as_ignored(
     plain: RunningServer, strict: RunningServer, name: str, greedy: dict[str, Any], ignored: dict[str, Any]
 ) -> None:
     server = strict if name.endswith("MindIE") else plain
@@ -194,7 +226,7 @@ def test_no_number_is_too_large_for_the_others(plain: RunningServer, name: str) 
     path, body, read = (PROMPTED | CHATTED)[name]
     answer = post(plain, path, with_parameters(body, SAMPLED))
     assert answer.status_code == 200 and read(objects(answer)), answer.text
-    if not name.startswith("T"):
+    if not name.startswith(("T", "Anthropic", "Ollama", "Responses")):  # whose requests name no tokens
         refused = post(plain, path, with_parameters(body, {"stop_token_ids": [HUGE]}))
         assert refused.status_code in (400, 424), refused.text
         assert f"stop_token_ids: token id {HUGE}, expected 0 to" in refused.text
@@ -321,8 +353,8 @@ def test_a_schema_whose_patterns_are_used_up_has_instances(
     body = with_parameters(body, {"max_new_tokens": 60}) if "parameters" in body else body | {"max_tokens": 60}
     answer = post(plain, path, body)
     assert answer.status_code == 200, answer.text
-    found = json.loads(read(objects(answer)))
-    assert set(found) == {"score", "why"} and 1 <= found["score"] <= 99
+    instance = json.loads(read(objects(answer)))
+    assert set(instance) == {"score", "why"} and 1 <= instance["score"] <= 99
 
 
 def prompts(count: int) -> Any:
@@ -463,7 +495,14 @@ TEMPERATURE = "temperature: expected a number >= 0 and <= 2, got 9"
             JSON,
             openai_error("logit_bias: token id 99999, expected 0 to 2047 (the vocabulary)", "logit_bias"),
         ),
-        ("/v1/embeddings", {"input": "a"}, 404, JSON, openai_error("there is nothing at /v1/embeddings")),
+        (
+            "/v1/responses",
+            {"input": "a", "text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": "nonsense"}}}},
+            400,
+            JSON,
+            openai_error(f"text.format.schema: {NO_GRAMMAR}", "text.format.schema"),
+        ),
+        ("/v1/audio/speech", {"input": "a"}, 404, JSON, openai_error("there is nothing at /v1/audio/speech")),
         (
             "/v1/models",
             {},
@@ -568,6 +607,11 @@ UNKNOWN: dict[str, tuple[str, Any, str]] = {
         {"messages": MESSAGES, "max_tokens": 1, "stream_options": {"zzz": 1}, "stream": True},
         "stream_options.zzz",
     ),
+    "Responses": (
+        "/v1/responses",
+        {"input": [{"role": "user", "content": "a", "zzz": 1}], "max_output_tokens": 1, "store": False},
+        "input.zzz",
+    ),
     "TGI": ("/generate", {"inputs": "a", "parameters": {"zzz": 1}}, "zzz"),
     "TGI root": ("/", {"inputs": "a", "zzz": 1}, "zzz"),
     "TGI stream, or MindIE": ("/generate_stream", {"inputs": "a", "parameters": {"zzz": 1}}, "zzz"),
@@ -592,11 +636,14 @@ def test_unknown_fields_are_named(plain: RunningServer, name: str) -> None:
 def test_unknown_fields_are_refused_where_the_model_says_so(strict: RunningServer, name: str) -> None:
     path, body, field = UNKNOWN[name]
     answer = post(strict, path, body)
-    (found,) = objects(answer)
-    assert f"{field}: no such " in found["error"]
+    (error,) = objects(answer)
+    if name == "Responses":  # whose errors are OpenAI's, beside TGI's shapes too
+        assert (answer.status_code, error["error"]["param"]) == (400, field)
+        return
+    assert f"{field}: no such " in error["error"]
     if path.startswith("/v2"):
-        assert (answer.status_code, set(found)) == (400, {"error"})
+        assert (answer.status_code, set(error)) == (400, {"error"})
     elif path == "/invocations":
-        assert (answer.status_code, found["code"], found["error_type"]) == (424, 424, "validation")
+        assert (answer.status_code, error["code"], error["error_type"]) == (424, 424, "validation")
     else:
-        assert (answer.status_code, set(found), found["error_type"]) == (422, {"error", "error_type"}, "validation")
+        assert (answer.status_code, set(error), error["error_type"]) == (422, {"error", "error_type"}, "validation")

@@ -17,6 +17,7 @@ import psutil
 import pytest
 import pytest_asyncio
 
+from djl_python.core.sequence_request import SequenceRequest
 from djl_python.core.types import FinishReason, SamplingParams
 from djl_python.engine.client import EngineClient
 from djl_python.testing import FAKE_ASYNC_ENGINE, FAKE_ENGINE
@@ -52,8 +53,8 @@ STEP_MS = 2
 
 @pytest.fixture(scope="module", params=ENGINES)
 def name(request: pytest.FixtureRequest) -> str:
-    found: str = request.param
-    return found
+    engine_name: str = request.param
+    return engine_name
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -102,7 +103,7 @@ async def engine(name: str, checkpoint: Path) -> AsyncIterator[tuple[EngineClien
     assert listener.deaths == []
 
 
-async def test_it_tells_its_limits(name: str, engine: tuple[EngineClient, Listener]) -> None:
+async def test_an_engine_reports_its_limits(name: str, engine: tuple[EngineClient, Listener]) -> None:
     client, _ = engine
     assert (client.limits.max_model_len, client.limits.max_batch_size) == (128, 3)
     assert client.limits.info.runner == {"auto": "native", OFFLOADED: "torch-paged"}.get(name, name)
@@ -112,7 +113,7 @@ async def test_events_of_many_sequences_reach_their_own_sinks(engine: tuple[Engi
     client, listener = engine
     sinks = [Sink() for _ in range(7)]
     for i, sink in enumerate(sinks):
-        client.submit([5 + i] * 9, SamplingParams(max_new_tokens=3 + i, ignore_eos=True), sink)
+        client.submit(SequenceRequest([5 + i] * 9, SamplingParams(max_new_tokens=3 + i, ignore_eos=True)), sink)
     for i, sink in enumerate(sinks):
         events = await sink.end()
         assert len(events) == 3 + i
@@ -125,9 +126,9 @@ async def test_events_of_many_sequences_reach_their_own_sinks(engine: tuple[Engi
 async def idle(client: EngineClient, listener: Listener) -> None:
     """The gauges are back at nothing, at the latest with the answer to a further message."""
     sink = Sink()
-    client.submit([5], SamplingParams(max_new_tokens=1), sink)
+    client.submit(SequenceRequest([5], SamplingParams(max_new_tokens=1)), sink)
     await sink.end()
-    client.cancel(client.submit([5], SamplingParams(max_new_tokens=1), Sink()))
+    client.cancel(client.submit(SequenceRequest([5], SamplingParams(max_new_tokens=1)), Sink()))
     async with asyncio.timeout(10):
         while (listener.stats[-1].running, listener.stats[-1].waiting, listener.stats[-1].kv_blocks_used) != (0, 0, 0):
             await listener.told.wait()
@@ -136,7 +137,7 @@ async def idle(client: EngineClient, listener: Listener) -> None:
 async def test_the_context_ends_what_max_new_tokens_does_not(engine: tuple[EngineClient, Listener]) -> None:
     client, _ = engine
     sink = Sink()
-    client.submit([5] * 120, SamplingParams(max_new_tokens=1000, ignore_eos=True), sink)
+    client.submit(SequenceRequest([5] * 120, SamplingParams(max_new_tokens=1000, ignore_eos=True)), sink)
     events = await sink.end()
     assert (len(events), events[-1].finish) == (8, FinishReason.LENGTH)
 
@@ -144,9 +145,9 @@ async def test_the_context_ends_what_max_new_tokens_does_not(engine: tuple[Engin
 async def test_a_stop_token_ends_a_sequence(engine: tuple[EngineClient, Listener]) -> None:
     client, _ = engine
     first, sink = Sink(), Sink()
-    client.submit([7, 8, 9], SamplingParams(max_new_tokens=4, ignore_eos=True), first)
+    client.submit(SequenceRequest([7, 8, 9], SamplingParams(max_new_tokens=4, ignore_eos=True)), first)
     token = (await first.end())[0].token_id
-    client.submit([7, 8, 9], SamplingParams(max_new_tokens=4, stop_token_ids=(token,)), sink)
+    client.submit(SequenceRequest([7, 8, 9], SamplingParams(max_new_tokens=4, stop_token_ids=(token,))), sink)
     events = await sink.end()
     assert [(event.token_id, event.finish) for event in events] == [(token, FinishReason.STOP)]
 
@@ -154,22 +155,22 @@ async def test_a_stop_token_ends_a_sequence(engine: tuple[EngineClient, Listener
 async def test_a_cancelled_sequence_is_silent_and_gone(engine: tuple[EngineClient, Listener]) -> None:
     client, listener = engine
     sink, witness = Sink(), Sink()
-    request_id = client.submit([5] * 9, SamplingParams(max_new_tokens=110, ignore_eos=True), sink)
+    request_id = client.submit(SequenceRequest([5] * 9, SamplingParams(max_new_tokens=110, ignore_eos=True)), sink)
     await sink.begun.wait()
     client.cancel(request_id)
     client.cancel(request_id)
     seen = len(sink.events)
-    client.submit([6] * 9, SamplingParams(max_new_tokens=2, ignore_eos=True), witness)
+    client.submit(SequenceRequest([6] * 9, SamplingParams(max_new_tokens=2, ignore_eos=True)), witness)
     await witness.end()
     assert len(sink.events) == seen
     await idle(client, listener)
 
 
-async def test_what_can_never_be_generated_is_an_error_of_its_own(engine: tuple[EngineClient, Listener]) -> None:
+async def test_a_prompt_too_long_fails_alone(engine: tuple[EngineClient, Listener]) -> None:
     client, _ = engine
     sink, witness = Sink(), Sink()
-    client.submit([5] * 128, SamplingParams(max_new_tokens=1), sink)
-    client.submit([6] * 9, SamplingParams(max_new_tokens=2, ignore_eos=True), witness)
+    client.submit(SequenceRequest([5] * 128, SamplingParams(max_new_tokens=1)), sink)
+    client.submit(SequenceRequest([6] * 9, SamplingParams(max_new_tokens=2, ignore_eos=True)), witness)
     event = (await sink.end())[0]
     assert (event.error is not None, event.error_kind) == (True, "parameter")
     assert len(await witness.end()) == 2
@@ -180,8 +181,8 @@ async def test_a_failing_sequence_costs_no_other_one_anything(name: str, engine:
         pytest.skip("no token makes it fail")
     client, listener = engine
     sink, witness = Sink(), Sink()
-    client.submit([6] * 9, SamplingParams(max_new_tokens=20, ignore_eos=True), witness)
-    client.submit([FAILING] * 3, SamplingParams(max_new_tokens=5), sink)
+    client.submit(SequenceRequest([6] * 9, SamplingParams(max_new_tokens=20, ignore_eos=True)), witness)
+    client.submit(SequenceRequest([FAILING] * 3, SamplingParams(max_new_tokens=5)), sink)
     assert f"token {FAILING} makes" in str((await sink.end())[-1].error)
     events = await witness.end()
     assert (len(events), events[-1].error) == (20, None)
@@ -196,7 +197,7 @@ async def test_a_killed_engine_ends_what_was_in_flight(name: str, checkpoint: Pa
     client = await opened(name, checkpoint, listener, max_model_len=longest)
     sinks = [Sink(), Sink()]
     for sink in sinks:
-        client.submit([5] * 9, SamplingParams(max_new_tokens=longest - 10, ignore_eos=True), sink)
+        client.submit(SequenceRequest([5] * 9, SamplingParams(max_new_tokens=longest - 10, ignore_eos=True)), sink)
     await sinks[0].begun.wait()
     own = psutil.Process(client.pid).children(recursive=True)
     os.kill(client.pid, signal.SIGKILL)
@@ -205,7 +206,7 @@ async def test_a_killed_engine_ends_what_was_in_flight(name: str, checkpoint: Pa
         assert (last.error, last.error_kind) == ("the engine process ended unexpectedly", "worker_died")
     await listener.died.wait()
     late = Sink()
-    client.submit([5], SamplingParams(max_new_tokens=1), late)
+    client.submit(SequenceRequest([5], SamplingParams(max_new_tokens=1)), late)
     assert (await late.end())[-1].error == "the engine process ended unexpectedly"
     await client.close()
     assert len(listener.deaths) == 1
@@ -214,11 +215,11 @@ async def test_a_killed_engine_ends_what_was_in_flight(name: str, checkpoint: Pa
             process.kill()
 
 
-async def test_it_closes_with_sequences_in_flight(name: str, checkpoint: Path) -> None:
+async def test_an_engine_closes_with_sequences_in_flight(name: str, checkpoint: Path) -> None:
     listener = Listener()
     client = await opened(name, checkpoint, listener)
     sink = Sink()
-    client.submit([5] * 9, SamplingParams(max_new_tokens=118, ignore_eos=True), sink)
+    client.submit(SequenceRequest([5] * 9, SamplingParams(max_new_tokens=118, ignore_eos=True)), sink)
     await sink.begun.wait()
     await client.close()
     assert listener.deaths == []

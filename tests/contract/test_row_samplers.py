@@ -16,7 +16,7 @@ from djl_python.engine.native.program.sampling import NativeRowSampler
 from djl_python.engine.native.thread_pool import ThreadPool
 from djl_python.engine.sampling.penalties import Occurrences
 from djl_python.engine.sampling.row_sampler import RowSampler, SamplingRequest
-from djl_python.engine.sampling.sampling_plan import Plan
+from djl_python.engine.sampling.sampling_plan import SamplingPlan
 from djl_python.engine.sampling.torch_row_sampler import TorchRowSampler
 from tests.kernels import kernels_or_skip
 
@@ -72,11 +72,11 @@ def mixture(rows: int, seed: int) -> list[SamplingParams]:
 def tokens_of(
     row_sampler: RowSampler, device: str, params: list[SamplingParams], logits: Tensor, changed: Tensor
 ) -> Any:
-    plan = Plan(list(range(len(params))), params, torch.device(device))
+    plan = SamplingPlan(list(range(len(params))), params, torch.device(device))
     occurred = [Occurrences(Sequence(row, [3, 7, 8, 7], 2, params[row])) for row in plan.penalized]
     asked = SamplingRequest(plan, [row % 9 for row in range(len(params))], occurred)
-    found = row_sampler.choose(logits.to(device), changed[: len(plan.changed)].to(device, copy=True), asked)
-    return found.token_ids, [[token for token, _ in top] for top in found.tops]
+    sampled = row_sampler.choose(logits.to(device), changed[: len(plan.changed)].to(device, copy=True), asked)
+    return sampled.token_ids, [[token for token, _ in top] for top in sampled.tops]
 
 
 @pytest.mark.parametrize("of", ["fp32", "bf16"])  # in which many scores are equal
@@ -91,7 +91,7 @@ def tokens_of(
         ),
     ],
 )
-def test_one_seed_gives_one_token(other: str, vocabulary: int, spread: float, of: str) -> None:
+def test_a_seed_gives_the_same_token_in_every_sampler(other: str, vocabulary: int, spread: float, of: str) -> None:
     rows, random_ = ROWS[vocabulary], torch.Generator().manual_seed(vocabulary)
     logits, changed = (torch.randn(rows, vocabulary, generator=random_) * spread for _ in range(2))
     if of == "bf16":
@@ -99,8 +99,8 @@ def test_one_seed_gives_one_token(other: str, vocabulary: int, spread: float, of
     params = mixture(rows, vocabulary)
     expected, best = tokens_of(TorchRowSampler(), "cpu", params, logits, changed)
     row_sampler, close = native() if other == "native" else (TorchRowSampler(), lambda: None)
-    found, theirs = tokens_of(row_sampler, "cpu" if other == "native" else other, params, logits, changed)
+    ours, theirs = tokens_of(row_sampler, "cpu" if other == "native" else other, params, logits, changed)
     close()
-    assert sum(a != b for a, b in zip(found, expected, strict=True)) <= FEW
+    assert sum(a != b for a, b in zip(ours, expected, strict=True)) <= FEW
     assert theirs == best
-    assert len(set(found)) > min(vocabulary, rows) / 10
+    assert len(set(ours)) > min(vocabulary, rows) / 10

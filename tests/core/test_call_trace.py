@@ -4,12 +4,13 @@ from typing import Any
 import pytest
 
 from djl_python.core.call_trace import CallTrace, trace_id
-from djl_python.ipc.protocol import FrameReader, Trace, encode_frame
+from djl_python.ipc.framing import FrameReader, encode_frame
+from djl_python.ipc.protocol import Trace
 
 ID = "0af7651916cd43dd8448eb211c80319c"
 
 
-def test_what_is_noted_is_sent_once() -> None:
+def test_events_and_attributes_are_sent_once() -> None:
     sent: list[tuple[Any, Any]] = []
     trace = CallTrace(lambda events, attributes: sent.append((events, attributes)))
     trace.send()
@@ -25,7 +26,7 @@ def test_what_is_noted_is_sent_once() -> None:
 
 
 @pytest.mark.parametrize("value", [None, {}, [1], ["a", None], 2**63, b"bytes", object()])
-def test_what_no_attribute_can_be_is_refused_where_it_is_noted(value: Any) -> None:
+def test_an_attribute_of_a_wrong_type_is_refused_at_once(value: Any) -> None:
     trace = CallTrace(lambda events, attributes: None)
     with pytest.raises(TypeError, match=r"the attribute 'a' is .*: expected text, a number, a bool or a list of texts"):
         trace.note({"a": value})
@@ -42,7 +43,7 @@ def test_every_value_can_be_sent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("traceparent", "found"),
+    ("traceparent", "expected"),
     [
         (f"00-{ID}-b7ad6b7169203331-01", ID),
         (f" 00-{ID}-b7ad6b7169203331-00 ", ID),
@@ -54,5 +55,5 @@ def test_every_value_can_be_sent() -> None:
         ("", ""),
     ],
 )
-def test_the_trace_that_a_header_names(traceparent: str, found: str) -> None:
-    assert trace_id(traceparent) == found
+def test_the_trace_that_a_header_names(traceparent: str, expected: str) -> None:
+    assert trace_id(traceparent) == expected

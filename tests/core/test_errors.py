@@ -26,7 +26,7 @@ def raised_from(cause: BaseException) -> BaseException:
         (None, False),
     ],
 )
-def test_what_says_that_there_is_no_memory(error: BaseException | None, lacks: bool) -> None:
+def test_errors_about_missing_memory_are_recognized(error: BaseException | None, lacks: bool) -> None:
     assert lacks_memory(error) is lacks
 
 

@@ -25,6 +25,6 @@ def test_without_faults_nothing_is_refused() -> None:
     assert not faults
 
 
-def test_what_is_no_refusal_passes() -> None:
+def test_errors_that_are_no_refusals_are_not_collected() -> None:
     with pytest.raises(ZeroDivisionError), Faults().collected():
         raise ZeroDivisionError

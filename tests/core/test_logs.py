@@ -5,19 +5,10 @@ import logging
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
 from djl_python.core import logs
-
-
-@pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:], root.level = handlers, level
 
 
 def test_a_record_is_one_line_with_time_level_and_model() -> None:
@@ -101,7 +92,7 @@ def test_json_has_what_text_has_and_the_arguments_by_name() -> None:
     assert "ValueError: wrong" in second["exception"]
 
 
-def test_what_is_printed_is_json_too_and_so_is_the_end() -> None:
+def test_printed_lines_and_the_last_traceback_are_json() -> None:
     program = """
 import sys
 from djl_python.core import logs
@@ -113,12 +104,12 @@ raise ValueError("the end")
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 1 and done.stdout == ""
-    found = [json.loads(line) for line in done.stderr.splitlines()]
-    assert [(line["logger"], line["message"]) for line in found] == [
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [(line["logger"], line["message"]) for line in lines] == [
         ("stdout", "to stdout"),
         ("stdout", "half a line"),
         ("stderr", "to stderr"),
         ("stdout", "\\xff bytes"),
         ("python", "the end"),
     ]
-    assert "Traceback" in found[-1]["exception"]
+    assert "Traceback" in lines[-1]["exception"]

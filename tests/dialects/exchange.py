@@ -9,9 +9,10 @@ import msgspec
 
 from djl_python.config import Checkpoint, ModelConfig, Options
 from djl_python.core.types import Delta, Finish, FinishReason, Token, ToolCallDelta, TopToken
-from djl_python.dialects.shared.base import Formatter
+from djl_python.dialects.shared.base import Dialect, Formatter
 from djl_python.inputs import Input
 from djl_python.ipc.protocol import Call
+from tests.text_tasks import result
 
 
 def model(checkpoint: Checkpoint | None = None, **options: Any) -> ModelConfig:
@@ -52,8 +53,8 @@ def whole(formatter: Formatter, *deltas: Delta) -> dict[str, Any]:
     """The JSON object of an answer that is not streamed."""
     assert not formatter.stream
     assert formatter.headers["content-type"] == "application/json"
-    found: dict[str, Any] = json.loads(answer(formatter, *deltas))
-    return found
+    response: dict[str, Any] = json.loads(answer(formatter, *deltas))
+    return response
 
 
 def events(formatter: Formatter, *deltas: Delta) -> list[dict[str, Any]]:
@@ -64,11 +65,19 @@ def events(formatter: Formatter, *deltas: Delta) -> list[dict[str, Any]]:
 
 
 def sse(data: bytes) -> list[dict[str, Any]]:
-    *found, done, nothing = data.split(b"\n\n")
+    *blocks, done, nothing = data.split(b"\n\n")
     assert (done, nothing) == (b"data: [DONE]", b"")
-    return [json.loads(event.removeprefix(b"data: ")) for event in found]
+    return [json.loads(event.removeprefix(b"data: ")) for event in blocks]
 
 
 def lines(data: bytes) -> list[dict[str, Any]]:
     assert data.endswith(b"\n")
     return [json.loads(line) for line in data.splitlines()]
+
+
+def task_answer(api: Dialect, task: str, operation: str, body: Any) -> Any:
+    """The JSON that a model of a task answers, with the results of `tests.text_tasks`."""
+    parsed = api.parse_task(task, inputs(operation, body), model())
+    for request in parsed.requests:
+        assert parsed.formatter.push(result(request)) == b""
+    return json.loads(parsed.formatter.end())

@@ -49,6 +49,7 @@ OPENAI: Edges = FURTHER | {
         [{"0": -101}, {"0": 101}, {"-1": 0}, {"a": 0}, {str(i): 1 for i in range(1025)}],
     ),
     "truncate_prompt_tokens": FROM_1,
+    "prompt_logprobs": FROM_0_TO_20,
 }
 LMI: Edges = FURTHER | {
     "temperature": ([0, 1e9], [-TINY]),
@@ -125,6 +126,16 @@ CASES: dict[str, tuple[str, str, Any, dict[str, Any], bool, Edges]] = {
         OPENAI | {"top_logprobs": FROM_0_TO_20, "max_completion_tokens": FROM_1},
     ),
     "LMI chat": ("lmi", "predict", CHAT, {}, False, OPENAI),
+    "responses": (
+        "responses",
+        "create_response",
+        {"input": "a"},
+        {},
+        False,
+        {name: OPENAI[name] for name in ("temperature", "top_p", "min_p", "top_k", "seed", "repetition_penalty")}
+        | {"presence_penalty": PENALTY, "frequency_penalty": PENALTY}
+        | {"top_logprobs": FROM_0_TO_20, "max_output_tokens": FROM_1},
+    ),
     "completion": (
         "openai",
         "completion",

@@ -15,7 +15,10 @@ from tests.dialects.exchange import inputs, model
 
 #: Parameter -> a value that is no default, and the attribute of the request that it sets, and to what.
 MEANINGS: dict[str, tuple[Any, str, Any]] = {
-    **dict.fromkeys(("max_new_tokens", "max_tokens", "max_completion_tokens"), (7, "sampling.max_new_tokens", 7)),
+    **dict.fromkeys(
+        ("max_new_tokens", "max_tokens", "max_completion_tokens", "max_output_tokens"),
+        (7, "sampling.max_new_tokens", 7),
+    ),
     **dict.fromkeys(("min_new_tokens", "min_tokens", "min_length"), (2, "sampling.min_new_tokens", 2)),
     **dict.fromkeys(("seed", "random_seed"), (9, "sampling.seed", 9)),
     **dict.fromkeys(("stop", "stop_sequences", "stop_words"), (["z"], "text.stop_sequences", ("z",))),
@@ -56,7 +59,7 @@ TEXT = ("include_stop_str_in_output", "skip_special_tokens")
 OPENAI = (
     *(*SAMPLED, "min_p", "typical_p", *PENALTIES, *TEXT, "spaces_between_special_tokens", "guided_regex", "zzz"),
     *("max_tokens", "min_tokens", "n", "stop", "bad_words", "stop_token_ids", "logit_bias", "ignore_eos"),
-    "truncate_prompt_tokens",
+    *("truncate_prompt_tokens", "prompt_logprobs"),
 )
 LMI = (
     *(*SAMPLED, "min_p", "typical_p", *PENALTIES, *TEXT, "spaces_between_special_tokens", "stop_token_ids", "zzz"),
@@ -73,6 +76,22 @@ CASES: dict[str, tuple[str, str, Any, dict[str, Any], dict[str, Any], tuple[str,
     "chat": ("openai", "chat", CHAT, {}, {}, (*OPENAI, "max_completion_tokens")),
     "chat, logprobs": ("openai", "chat", CHAT, {}, {"logprobs": True}, ("top_logprobs",)),
     "LMI chat": ("lmi", "predict", CHAT, {}, {}, OPENAI),
+    "responses": (
+        "responses",
+        "create_response",
+        {"input": "a"},
+        {},
+        {},
+        (*SAMPLED, "min_p", *PENALTIES, "max_output_tokens", "stop", "zzz"),
+    ),
+    "responses, logprobs": (
+        "responses",
+        "create_response",
+        {"input": "a"},
+        {},
+        {"include": ["message.output_text.logprobs"]},
+        ("top_logprobs",),
+    ),
     "completion": (
         "openai",
         "completion",
@@ -130,11 +149,11 @@ CASES: dict[str, tuple[str, str, Any, dict[str, Any], dict[str, Any], tuple[str,
 
 
 @pytest.mark.parametrize(("name", "field"), [(name, field) for name, case in CASES.items() for field in case[-1]])
-def test_what_a_parameter_means(name: str, field: str) -> None:
+def test_a_parameter_means_the_same_in_every_dialect(name: str, field: str) -> None:
     kind, operation, body, options, beside, _ = CASES[name]
     value, attribute, expected = MEANINGS[field]
     draws = DRAWS if field in SAMPLED or field in ("min_p", "typical_p", "random_seed", "best_of") else {}
-    nested = kind != "openai" and "messages" not in body and name != "Triton beside parameters"
+    nested = kind not in ("openai", "responses") and "messages" not in body and name != "Triton beside parameters"
 
     def meant(given: dict[str, Any]) -> Any:
         asked = beside | given | (draws if nested else {})
@@ -159,19 +178,21 @@ def test_stop_texts_and_how_they_show(name: str, field: str) -> None:
     kind, operation, body, options, *_ = CASES[name]
     if kind == "tgi":
         return  # whose stop texts are a list, and never show
-    kept = {} if kind == "mindie" else {"include_stop_str_in_output": True}
+    kept = {} if kind in ("mindie", "responses") else {"include_stop_str_in_output": True}
     for stop, expected in (("zz", ("zz",)), (["zz", "y"], ("zz", "y"))):
         asked = {field: stop, **kept}
-        made = body | (asked if kind in ("openai", "triton") or "messages" in body else {"parameters": asked})
+        made = body | (
+            asked if kind in ("openai", "responses", "triton") or "messages" in body else {"parameters": asked}
+        )
         (request,) = dialect(kind).parse(inputs(operation, made, kind), model(**options)).requests
         assert request.text == TextOptions(stop_sequences=expected, include_stop_str_in_output=bool(kept))
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if "zzz" in case[-1]])
-def test_what_has_no_meaning_is_refused_where_the_model_says_so(name: str) -> None:
+def test_unknown_parameters_are_refused_where_the_model_says_so(name: str) -> None:
     kind, operation, body, *_ = CASES[name]
     for asked in (body | {"zzz": 1}, body | {"parameters": {"zzz": 1}}):
-        if "zzz" not in asked and (kind == "openai" or "messages" in body):
+        if "zzz" not in asked and (kind in ("openai", "responses") or "messages" in body):
             continue  # which have no `parameters`
         given = inputs(operation, asked, kind)
         with pytest.raises(ParameterError, match=r"zzz: no such (field|parameter)") as caught:
@@ -198,7 +219,7 @@ def test_two_names_of_a_parameter_agree(name: str, one: str, other: str) -> None
     another = value + 1 if isinstance(value, int) else ["else"]
 
     def parse(given: dict[str, Any]) -> Any:
-        beside = kind == "openai" or name == "Triton beside parameters"
+        beside = kind in ("openai", "responses") or name == "Triton beside parameters"
         made = body | (given if beside else {"parameters": given | {"do_sample": True}})
         (request,) = dialect(kind).parse(inputs(operation, made, kind), model(**options)).requests
         return operator.attrgetter(attribute)(request)

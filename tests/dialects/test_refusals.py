@@ -54,6 +54,8 @@ CHAT: dict[str, Any] = SHARED | {
     "parallel_tool_calls": True,
     "modalities": ["text"],
     "reasoning_effort": "low",
+    "thinking_budget": 5,
+    "thinking": {"type": "enabled", "budget_tokens": 5},
     "guideline": "g",
     "tool_prompt": "p",
     "add_generation_prompt": True,
@@ -114,6 +116,60 @@ GENERATE = {
     "bad_words": ["b"],
     "skip_special_tokens": True,
 }
+ANTHROPIC = {
+    "model": "served",
+    "max_tokens": 5,
+    "messages": [
+        {"role": "user", "content": [{"type": "text", "text": "a"}]},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {"a": 1}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "b"}]},
+    ],
+    "system": [{"type": "text", "text": "a"}],
+    "tools": [{"name": "f", "description": "a", "input_schema": {"type": "object", "properties": {"a": {}}}}],
+    "tool_choice": {"type": "tool", "name": "f"},
+    "temperature": 0.5,
+    "top_k": 3,
+    "top_p": 0.5,
+    "stop_sequences": ["a"],
+    "thinking": {"type": "enabled", "budget_tokens": 4},
+    "stream": True,
+}
+RESPONSES: dict[str, Any] = {
+    "model": "served",
+    "input": [
+        {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "a"}]},
+        {"type": "message", "role": "user", "content": "a"},
+        {"type": "reasoning", "id": "r", "summary": [], "content": [{"type": "reasoning_text", "text": "a"}]},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "a"}]},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "a"}]},
+    ],
+    "instructions": "a",
+    "max_output_tokens": 5,
+    "temperature": 0.5,
+    "top_p": 0.5,
+    "top_logprobs": 2,
+    "include": ["message.output_text.logprobs"],
+    "text": {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}, "verbosity": "low"},
+    "reasoning": {"effort": "low", "summary": "auto"},
+    "tools": [{"type": "function", "name": "f", "description": "a", "parameters": SCHEMA, "strict": True}],
+    "tool_choice": {"type": "function", "name": "f"},
+    "parallel_tool_calls": True,
+    "truncation": "auto",
+    "metadata": {"a": "b"},
+    "user": "a",
+    "safety_identifier": "a",
+    "stream": True,
+    "stream_options": {"include_obfuscation": False},
+    "top_k": 3,
+    "min_p": 0.1,
+    "seed": 1,
+    "stop": ["a"],
+    "presence_penalty": 1,
+    "frequency_penalty": 1,
+    "repetition_penalty": 1.1,
+    "chat_template_kwargs": {"a": 1},
+}
 INFER = {
     "id": "1",
     "inputs": [
@@ -137,6 +193,8 @@ CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     "LMI chat": ("lmi", "predict", CHAT, {}),
     "LMI batch": ("lmi", "predict", LMI | {"inputs": ["a", "b"]}, {"rolling_batch": "disable"}),
     "TGI": ("tgi", "compat_generate", TGI, {}),
+    "Anthropic": ("anthropic", "messages", ANTHROPIC, {}),
+    "responses": ("responses", "create_response", RESPONSES, {}),
     "MindIE": ("mindie", "generate_stream", MINDIE, {}),
     "Triton": ("triton", "generate", GENERATE, {}),
     "Triton infer": ("triton", "infer", INFER, {}),
@@ -166,18 +224,25 @@ VALUES: list[Any] = [
     {"type": "text"},
 ]
 #: Fields whose values are anybody's: data of schemas, and variables of templates.
-FREE = ("response_format.json_schema.schema.", "chat_template_kwargs.", "parameters.grammar.value.")
+FREE = (
+    *("response_format.json_schema.schema.", "chat_template_kwargs.", "parameters.grammar.value."),
+    *("content[0].input.", "input_schema.properties", "text.format.schema."),
+)
 #: A field -> another that may be said to be wrong beside it.
 BESIDE = {
     "max_tokens": ("max_completion_tokens", "min_tokens"),
     "logprobs": ("top_logprobs",),
     "n": ("best_of",),
+    "thinking_budget": ("thinking.budget_tokens",),
+    "thinking.type": ("thinking.budget_tokens",),
     "stream": ("parameters.best_of", "parameters.decoder_input_details", "best_of", "stream_options"),
     "parameters.max_new_tokens": ("parameters.min_new_tokens",),
     "parameters.max_tokens": ("min_tokens",),
     "tools": ("tool_choice",),
+    "tools[0].name": ("tool_choice.name",),
     "tools[0]": ("tool_choice",),
     "messages": ("inputs",),
+    **dict.fromkeys(("input[4]", "input[4].call_id"), ("input[5].call_id",)),
     "tools[0].function.name": ("tool_choice.function.name",),
 }
 
@@ -213,8 +278,8 @@ def refusal(name: str, at: tuple[Any, ...], value: Any) -> PayloadError | Parame
 
 def same(field: str, place: str) -> bool:
     """Whether one is the other, or part of it; where a parameter was given does not count."""
-    found, wanted = field.removeprefix("parameters."), place.removeprefix("parameters.")
-    short, long = sorted((found, wanted), key=len)
+    named, wanted = field.removeprefix("parameters."), place.removeprefix("parameters.")
+    short, long = sorted((named, wanted), key=len)
     return long == short or long.startswith((f"{short}.", f"{short}["))
 
 
@@ -233,7 +298,7 @@ def test_a_wrong_field_is_named(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_no_field_can_be_is_refused(name: str) -> None:
+def test_a_value_of_a_wrong_type_is_refused_in_every_field(name: str) -> None:
     for at in places(CASES[name][2]):
         place = path(at)
         if not any(free in place for free in FREE) and ".parameters.properties" not in place:

@@ -65,19 +65,19 @@ def generated(draw: random.Random, choice: int, *, calls: bool) -> Iterator[Delt
 def steps(draw: random.Random, sequences: int, *, calls: bool = False) -> list[Delta]:
     """The steps of all sequences, in any order that a batch may have."""
     queues = [list(generated(draw, choice, calls=calls)) for choice in range(sequences)]
-    found = []
+    ordered = []
     while queues := [queue for queue in queues if queue]:
-        found.append(draw.choice(queues).pop(0))
-    return found
+        ordered.append(draw.choice(queues).pop(0))
+    return ordered
 
 
 # ------------------------------------------------------------------------------------------------ reading answers
 
 
 def events(data: bytes) -> list[Any]:
-    found = [event.removeprefix(b"data: ") for event in data.split(b"\n\n")]
-    assert found.pop() == b""
-    return [json.loads(event) for event in found if event != b"[DONE]"]
+    blocks = [event.removeprefix(b"data: ") for event in data.split(b"\n\n")]
+    assert blocks.pop() == b""
+    return [json.loads(event) for event in blocks if event != b"[DONE]"]
 
 
 def choices(stream: list[Any]) -> dict[str, Any]:
@@ -107,16 +107,16 @@ def choices(stream: list[Any]) -> dict[str, Any]:
 
 def logprobs(*parts: dict[str, list[Any]] | None) -> dict[str, list[Any]]:
     """Each list of theirs, joined."""
-    found: dict[str, list[Any]] = {}
+    joined: dict[str, list[Any]] = {}
     for part in filter(None, parts):
         for name in ("content", "tokens", "token_logprobs", "top_logprobs", "text_offset"):
-            found.setdefault(name, []).extend(part.get(name, ()))
-    return found
+            joined.setdefault(name, []).extend(part.get(name, ()))
+    return joined
 
 
-def whole_choices(found: dict[str, Any]) -> dict[str, Any]:
+def whole_choices(response: dict[str, Any]) -> dict[str, Any]:
     made = []
-    for choice in found["choices"]:
+    for choice in response["choices"]:
         message = choice.get("message", {})
         calls = [call.pop("function") | call for call in message.get("tool_calls", ())]
         made.append(
@@ -128,7 +128,7 @@ def whole_choices(found: dict[str, Any]) -> dict[str, Any]:
                 "index": choice["index"],
             }
         )
-    return {"choices": made, "usage": found["usage"]}
+    return {"choices": made, "usage": response["usage"]}
 
 
 def token_lines(stream: list[Any]) -> dict[str, Any]:
@@ -142,18 +142,18 @@ def token_lines(stream: list[Any]) -> dict[str, Any]:
     return {"generated_text": last["generated_text"], "details": details}
 
 
-def whole_lines(found: Any) -> dict[str, Any]:
-    (found,) = found if isinstance(found, list) else [found]
-    found["details"].pop("prefill", None)
-    return dict(found)
+def whole_lines(response: Any) -> dict[str, Any]:
+    (response,) = response if isinstance(response, list) else [response]
+    response["details"].pop("prefill", None)
+    return dict(response)
 
 
 def outputs(stream: list[Any]) -> Any:
     return ["".join(texts) for texts in zip(*(line["outputs"] for line in stream), strict=True)]
 
 
-def texts(found: Any) -> Any:
-    return [one["generated_text"] for one in found]
+def texts(answers: Any) -> Any:
+    return [one["generated_text"] for one in answers]
 
 
 def pieces(stream: list[Any]) -> Any:
@@ -227,6 +227,6 @@ def test_a_stream_says_what_the_whole_answer_says(name: str) -> None:
         deltas = steps(draw, sequences, calls="chat" in name)
         streamed = formatter(case, stream=True)
         data = answer(streamed, *deltas)
-        found = (events if "event-stream" in streamed.headers["content-type"] else lines)(data)
+        chunks = (events if "event-stream" in streamed.headers["content-type"] else lines)(data)
         expected = json.loads(answer(formatter(case, stream=False), *deltas))
-        assert read_stream(found) == read_whole(expected), deltas
+        assert read_stream(chunks) == read_whole(expected), deltas

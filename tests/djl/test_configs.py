@@ -19,11 +19,13 @@ import httpx
 import msgspec
 import pytest
 
-from djl_python import checking
-from djl_python.config import ModelConfig, find_models, load_model_config, load_server_config
+from djl_python.commands import handler_check
+from djl_python.config import ModelConfig, find_models, load_server_config
 from djl_python.core.errors import ConfigError, ModelLoadError
 from djl_python.engine.builtin import row
+from djl_python.sources import load_model_config
 from djl_python.testing import running_server
+from tests.pipelines.encoders import build_encoder
 from tests.quantized_checkpoints import Method, write_quantized
 from tests.sketches import LLAMA, write_sketch
 
@@ -32,24 +34,23 @@ CONFIGS: dict[int, dict[str, Any]] = {
     settings["id"]: settings
     for settings in map(json.loads, Path(__file__).with_name("configs.jsonl").read_text().splitlines())
 }
-_NO_TASK = "no built-in handler does that; expected text-generation"
 _NOTHING = "nothing to serve: there is no model.py and no config.json, and neither option.model_id nor"
 #: What is refused, and what of the message says why. All others are served.
 REFUSED: Mapping[int, str] = {
-    **dict.fromkeys((116, *range(182, 188)), _NO_TASK),  # embeddings
     **dict.fromkeys((102, 107, 108, 109, 112), f"{_NOTHING}.*; models of DJL's PyTorch are not served here"),
     103: "serving.properties:2: option.entryPoint=djl_python.stable-diffusion: no built-in handler makes images",
     105: "option.model_id is not set",  # as they wrote it: opiton.s3url
     111: "has no model.json",  # the table's model is not here
 }
-#: What else is refused where there is no GPU: workers for one.
-ON_GPUS = frozenset((129, 152, 153, 154, 157, 158))
-#: Of those that are served, whose start is tested always: one each of the ways to answer.
+#: The served ones whose start is tested always: one each of the ways to answer.
 STARTED = (17, 27, 128)
 #: Models of a server at a time, in the slow tests.
 TOGETHER = 6
 _QUESTION = {"inputs": "What is deep learning?", "parameters": {"max_new_tokens": 3}}
 _ABOUT_A_TEXT = {"inputs": {"question": "Where is the cat?", "context": "The cat sits on a mat."}}
+_WIDTH = 32  # of the encoders' vectors
+_TEXT = {"inputs": "the cat"}
+_RANKED = {"query": "who sat", "texts": ["the cat sat", "two birds"]}
 _CONTEXT = {"max_position_embeddings": 1 << 18}
 _THEIR_FILE = """\
 from djl_python import Output
@@ -125,20 +126,20 @@ def outcome(settings: Mapping[str, Any], directory: Path, sketches: Mapping[str,
         configs = list(configured(settings, directory, sketches))
         assert configs, "no model was found"
         for config in configs:
-            checking.handler_of(config)
+            handler_check.handler_of(config)
     except (ConfigError, ModelLoadError) as refusal:
         return refusal.message
     return "served"
 
 
 @pytest.mark.parametrize("number", CONFIGS)
-def test_it_is_served_or_told_in_a_line_what_to_change(
+def test_a_djl_configuration_is_served_or_refused_in_a_line(
     number: int, tmp_path: Path, sketches: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(row, "has_gpu", lambda: True)  # the machines that these settings are for have some
-    found = outcome(CONFIGS[number], tmp_path, sketches)
-    assert re.search(REFUSED.get(number, "^served$"), found)
-    assert "\n" not in found
+    verdict = outcome(CONFIGS[number], tmp_path, sketches)
+    assert re.search(REFUSED.get(number, "^served$"), verdict)
+    assert "\n" not in verdict
 
 
 def test_most_are_served(capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,27 +149,22 @@ def test_most_are_served(capsys: pytest.CaptureFixture[str]) -> None:
     assert counts["served"] >= 175
 
 
-def test_those_for_gpus_are_refused_without_one(tmp_path: Path, sketches: Mapping[str, Path]) -> None:
-    for number in ON_GPUS:
-        assert "there is no GPU here for cuda:0; expected cpu or *" in outcome(CONFIGS[number], tmp_path, sketches)
-
-
 #: Fields of a configuration that its start and the shape of its answers do not depend on.
 _ELSE = {"model_id", "revision", "predict_timeout", "model_loading_timeout"}
 
 
 def kinds(folder: Path, sketches: Mapping[str, Path]) -> dict[int, ModelConfig]:
     """The configurations that can be served here, one of those that are set up alike, by the first one's number."""
-    found: dict[str, tuple[int, ModelConfig]] = {}
+    by_setup: dict[str, tuple[int, ModelConfig]] = {}
     for number, settings in CONFIGS.items():
-        if number in REFUSED or number in ON_GPUS:
+        if number in REFUSED:
             continue
         directory = folder / f"of{number}"
         directory.mkdir()
         for config in configured(settings, directory, sketches):
             option = {key: value for key, value in msgspec.structs.asdict(config.option).items() if key not in _ELSE}
-            found.setdefault(repr((config.serving, option, config.engine_options)), (number, config))
-    return dict(found.values())
+            by_setup.setdefault(repr((config.serving, option, config.engine_options)), (number, config))
+    return dict(by_setup.values())
 
 
 def write_model(directory: Path, config: ModelConfig, checkpoint: Path) -> None:
@@ -185,13 +181,27 @@ def write_model(directory: Path, config: ModelConfig, checkpoint: Path) -> None:
 def check_started(configs: Mapping[int, ModelConfig], folder: Path, checkpoints: Mapping[str, Path]) -> None:
     """Start models with these configurations, and check that each answers as LMI's documents say."""
     for number, config in configs.items():
-        write_model(folder / f"m{number}", config, checkpoints[config.engine_options.get("quantize", "none")])
+        checkpoint = checkpoints[config.engine_options.get("quantize", "none")]
+        if config.option.task == "question-answering":
+            checkpoint = build_encoder(folder.parent / f"reader{number}", "BertForQuestionAnswering")
+        elif config.option.task == "text-embedding":
+            architecture = "BertForSequenceClassification" if config.option.reranking else "BertModel"
+            checkpoint = build_encoder(folder.parent / f"encoder{number}", architecture, num_labels=1)
+        write_model(folder / f"m{number}", config, checkpoint)
     with running_server("-s", str(folder), start_timeout_s=60 * len(configs)) as server:
         for number, config in configs.items():
-            body = _ABOUT_A_TEXT if config.option.task == "question-answering" else _QUESTION
-            response = httpx.post(f"{server.url}/predictions/m{number}", json=body, timeout=60)
+            response = httpx.post(f"{server.url}/predictions/m{number}", json=question(config), timeout=60)
             assert response.status_code == 200, (number, response.text, server.output())
             check_shape(config, response)
+
+
+def question(config: ModelConfig) -> dict[str, Any]:
+    """A request that a model of this configuration answers."""
+    if config.option.task == "question-answering":
+        return _ABOUT_A_TEXT
+    if config.option.task == "text-embedding":
+        return _RANKED if config.option.reranking else _TEXT
+    return _QUESTION
 
 
 def check_shape(config: ModelConfig, response: httpx.Response) -> None:
@@ -199,8 +209,14 @@ def check_shape(config: ModelConfig, response: httpx.Response) -> None:
     if option.entry_point.endswith(".py"):
         assert response.json() == {"theirs": _QUESTION}
     elif option.task == "question-answering":
-        (answer,) = response.json()
+        answer = response.json()
         assert answer["answer"] in _ABOUT_A_TEXT["inputs"]["context"] and answer["start"] < answer["end"]
+    elif option.task == "text-embedding" and option.reranking:
+        assert sorted(one["index"] for one in response.json()) == [0, 1]
+    elif option.task == "text-embedding":
+        vector = response.json()
+        assert len(vector) == _WIDTH
+        assert (abs(sum(value * value for value in vector) - 1) < 1e-3) == (option.normalize is not False)
     elif option.output_formatter == "jsonlines":
         lines = [json.loads(line) for line in response.text.splitlines()]
         assert [line["token"]["text"] for line in lines] == [" Deep", " learning", " is"]
@@ -219,7 +235,9 @@ def startable(tmp_path_factory: pytest.TempPathFactory, sketches: Mapping[str, P
     return kinds(tmp_path_factory.mktemp("kinds"), sketches)
 
 
-def test_they_start_and_answer(startable: Mapping[int, ModelConfig], tmp_path: Path, plain: Path) -> None:
+def test_servable_djl_configurations_start_and_answer(
+    startable: Mapping[int, ModelConfig], tmp_path: Path, plain: Path
+) -> None:
     check_started({number: startable[number] for number in STARTED}, tmp_path, {"none": plain})
 
 

@@ -238,15 +238,17 @@ def test_arrays_come_and_go(server: RunningServer, kind: str, accept: str) -> No
     bodies = {"tensor/npz": to_npz(arrays), "tensor/ndlist": to_nd_list(arrays), "application/x-npy": npy.getvalue()}
     response = post(server, "decoded", content=bodies[kind], headers={"content-type": kind, "accept": accept})
     assert response.headers["content-type"] == accept
-    (found,) = (from_npz if accept == "tensor/npz" else from_nd_list)(response.content)
-    np.testing.assert_array_equal(found, arrays[0])
+    (array,) = (from_npz if accept == "tensor/npz" else from_nd_list)(response.content)
+    np.testing.assert_array_equal(array, arrays[0])
 
 
 @pytest.mark.parametrize(
     ("kind", "content"),
     [("application/json", b"{"), ("text/csv", b"a,b\n1,2\n"), ("tensor/npz", b"x"), ("image/png", b"x")],
 )
-def test_what_is_not_as_its_type_says_is_the_clients_error(server: RunningServer, kind: str, content: bytes) -> None:
+def test_a_body_that_does_not_match_its_content_type_is_the_clients_error(
+    server: RunningServer, kind: str, content: bytes
+) -> None:
     response = post(server, "decoded", content=content, headers={"content-type": kind})
     assert response.status_code == 424
     assert response.json()["error"]
@@ -269,7 +271,9 @@ def test_errors(server: RunningServer) -> None:
     assert (told.status_code, told.json()) == (418, {"code": 418, "message": "teapot", "error": "told"})
     other = do(server, "other")
     assert other.status_code == 424
-    assert other.json()["error"] == "Invalid output type: dict, expected an Output or None"
+    assert other.json()["error"] == (
+        "Invalid output type: dict, expected an Output or None: return Output().add_as_json(...)"
+    )
     missing = do(server, "missing")
     assert missing.status_code == 424
     assert "requested data for key: no is not found!" in missing.json()["error"]

@@ -103,6 +103,20 @@ def test_a_stream_is_lines_or_what_its_formatter_makes(server: RunningServer) ->
     assert response.text == "data: one\n\ndata: one\n\n"
 
 
+def test_answers_by_the_helpers_of_asynchronous_handlers(server: RunningServer) -> None:
+    response = post(server, "async_utils", json={"name": "Ada"})
+    assert (response.json(), response.headers["x-greeted"]) == ({"greeting": "Hello, Ada! Bye"}, "Ada")
+    assert response.headers["content-type"] == "application/json"
+    response = post(server, "async_utils", json={"name": "Ada", "stream": True})
+    assert response.headers["content-type"] == "application/jsonlines"
+    assert [json.loads(line) for line in response.text.splitlines()] == [
+        {"word": "Hello,", "so_far": "Hello,"},
+        {"word": "Ada!", "so_far": "Hello, Ada!"},
+    ]
+    response = post(server, "async_utils", json={})
+    assert (response.status_code, response.json()["error"]) == (400, "there is no name")
+
+
 def test_formatters_with_request_objects(server: RunningServer) -> None:
     response = post(server, "formatter_request_output", json={"question": "What is deep learning?", "label": "mine"})
     lines = [json.loads(line) for line in response.text.splitlines()]
@@ -146,7 +160,7 @@ def test_an_error_in_a_formatter_is_its_requests_own_and_names_the_line(server: 
 def place(name: str, text: str) -> str:
     """How a traceback names the line of an example that has this text."""
     source = EXAMPLES / name / "model.py"
-    (line,) = (number for number, found in enumerate(source.read_text().splitlines(), 1) if text in found)
+    (line,) = (number for number, line_text in enumerate(source.read_text().splitlines(), 1) if text in line_text)
     return f'File "{source}", line {line}'
 
 
@@ -165,9 +179,9 @@ def test_arrays_in_both_formats(server: RunningServer) -> None:
     for kind, encode, decode in (("npz", to_npz, from_npz), ("ndlist", to_nd_list, from_nd_list)):
         response = post(server, "arrays", content=encode(arrays), headers={"content-type": f"tensor/{kind}"})
         assert response.headers["content-type"] == f"tensor/{kind}"
-        for found, sent in zip(decode(response.content), arrays, strict=True):
-            np.testing.assert_array_equal(found, sent**2)
-            assert found.dtype == sent.dtype
+        for array, sent in zip(decode(response.content), arrays, strict=True):
+            np.testing.assert_array_equal(array, sent**2)
+            assert array.dtype == sent.dtype
 
 
 def test_an_image_alone_and_in_a_form(server: RunningServer) -> None:
@@ -256,3 +270,29 @@ def test_a_rolling_batch_of_ones_own(server: RunningServer) -> None:
     failed = answer(server, "rolling_batch", {"inputs": "a!"})
     assert failed["details"] == {"finish_reason": "error"}
     assert answer(server, "rolling_batch", {"inputs": "ok"}) == {"generated_text": "ok"}
+
+
+def test_an_output_formatter_sees_all_documented_fields(server: RunningServer) -> None:
+    parameters = {"max_new_tokens": 3, "details": True, "decoder_input_details": True, "top_n_tokens": 2}
+    body = {"inputs": "What is deep learning?", "parameters": parameters}
+    fields, again = answer(server, "formatter_fields", body), answer(server, "formatter_fields", body)
+    assert len({*fields.pop("request_ids")}) == len({*again.pop("request_ids")}) == 1
+    assert fields == again
+    assert fields["input_text"] == body["inputs"]
+    assert fields["input_ids"] == fields["tokenized"]
+    assert fields["parameters"] == fields["server_parameters"] == parameters
+    assert (fields["adapters"], fields["is_callable"], fields["sequences"]) == (None, True, [1, []])
+    assert fields["texts"] == [" Deep", " learning", " is"]
+    token_id, log_prob, special, as_dict = fields["last"]
+    assert as_dict == {"id": token_id, "text": " is", "log_prob": log_prob}
+    assert special is None
+    assert [top[0] for top in fields["top_tokens"]] == fields["texts"]
+    assert "".join(fields["prompt_tokens"]).endswith(str(body["inputs"]))
+    assert fields["cumulative_log_prob"] <= log_prob < 0
+    assert fields["finish_reason"] == "length"
+
+
+def test_requests_have_numbers_of_their_own(server: RunningServer) -> None:
+    body = {"inputs": "Hello", "parameters": {"max_new_tokens": 1}}
+    numbers = [answer(server, "formatter_fields", body)["request_ids"][0] for _ in range(3)]
+    assert numbers == sorted({*numbers})

@@ -21,6 +21,7 @@ MODELS = {
     "tokens": ("BertForTokenClassification", "option.rolling_batch=auto\nbatch_size=4\nmax_batch_delay=1\n"),
     "masks": ("BertForMaskedLM", ""),
     "rewrites": ("", "engine=Python\noption.rolling_batch=disable\noption.tensor_parallel_degree=1\n"),
+    "engine": ("", "engine=MPI\noption.rolling_batch=lmi-dist\noption.max_rolling_batch_size=8\n"),
 }
 
 
@@ -42,16 +43,27 @@ def ask(server: RunningServer, model: str, body: Any) -> Any:
 
 def test_each_answers_in_its_pipelines_shape(server: RunningServer) -> None:
     question = {"question": "who sat", "context": "the cat sat on a mat"}
-    (answer,) = ask(server, "answers", {"inputs": question})
+    answer = ask(server, "answers", {"inputs": question})
     assert question["context"][answer["start"] : answer["end"]] == answer["answer"]
     (classified,) = ask(server, "classes", {"inputs": "the cat sat"})
     assert classified["label"] in ("LABEL_0", "LABEL_1") and 0 < classified["score"] <= 1
     ((first, *_),) = ask(server, "tokens", {"inputs": ["the cat"]})
     assert (first["word"], first["entity"]) == ("the", first["entity"])
-    ((best, *others),) = ask(server, "masks", {"inputs": "the [MASK] sat", "parameters": {"top_k": 3}})
+    best, *others = ask(server, "masks", {"inputs": "the [MASK] sat", "parameters": {"top_k": 3}})
     assert len(others) == 2 and best["score"] >= others[0]["score"]
     (rewritten,) = ask(server, "rewrites", {"inputs": "the cat sat", "parameters": {"max_new_tokens": 3}})
     assert list(rewritten) == ["generated_text"]
+
+
+def test_an_encoder_decoder_model_answers_as_the_engine_that_its_owner_names(server: RunningServer) -> None:
+    parameters = {"max_new_tokens": 3, "details": True}
+    rewritten = ask(server, "engine", {"inputs": "the cat sat", "parameters": parameters})
+    assert ask(server, "rewrites", {"inputs": "the cat sat", "parameters": parameters}) == [rewritten]
+    assert ask(server, "engine", {"inputs": ["the cat sat"] * 2, "parameters": parameters}) == [rewritten] * 2
+    assert "option.rolling_batch=lmi-dist has no effect" in server.output()
+    chat = {"messages": [{"role": "user", "content": "the cat sat"}]}
+    response = httpx.post(f"{server.url}/predictions/engine", json=chat, timeout=60)
+    assert response.status_code == 424 and "messages: this model takes no chats" in response.text
 
 
 def test_a_wrong_body_is_its_own_clients_error(server: RunningServer) -> None:

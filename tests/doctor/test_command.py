@@ -16,10 +16,12 @@ import djl_python
 from djl_python.config import Address, ServerConfig
 from djl_python.doctor.devices import torch_and_gpus
 from djl_python.doctor.finding import Level
+from djl_python.doctor.processor import building
 from djl_python.doctor.resources import disk, ports
 from djl_python.doctor.settings import settings
 from djl_python.engine.devices import torch_build
 from djl_python.engine.devices.torch_build import Gpu, TorchBuild
+from djl_python.engine.native.compiling import PROCESSORS
 
 Findings = dict[str, dict[str, Any]]
 
@@ -34,13 +36,29 @@ def test_a_machine_that_serves() -> None:
     assert (done.returncode, done.stderr) == (0, "")
     report = json.loads(done.stdout)
     assert report["broken"] == 0
-    found = {finding["name"]: finding["value"] for finding in report["findings"]}
-    assert found["djl-serving"] == djl_python.__version__
-    assert found.keys() >= {"Python", "torch", "tornado", "kernels", "threads", "GPU", "memory", "downloads", "vllm"}
-    assert found["OPTION_DTYPE"] == "bf16" and found["OPTION_HF_TOKEN"] == "********"
+    values = {finding["name"]: finding["value"] for finding in report["findings"]}
+    assert values["djl-serving"] == djl_python.__version__
+    assert values.keys() >= {"Python", "torch", "tornado", "kernels", "threads", "GPU", "memory", "downloads", "vllm"}
+    assert values["OPTION_DTYPE"] == "bf16" and values["OPTION_HF_TOKEN"] == "********"
 
 
-def test_what_is_broken_is_told_with_what_to_do() -> None:
+def test_a_missing_compiler_is_reported_with_its_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    if not PROCESSORS:
+        pytest.skip("there are no kernels for this machine")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (without,) = building()
+    assert "missing: a C++ compiler" in without.value and "apt install g++" in without.value
+    broken = tmp_path / "c++"
+    broken.write_text("#!/bin/sh\necho 'fatal error: vector: No such file or directory' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    (without,) = building()
+    assert "missing: fatal error: vector: No such file" in without.value
+    broken.write_text("#!/bin/sh\nexit 0\n")
+    (ready,) = building()
+    assert "can compile this processor's kernels" in ready.value
+
+
+def test_broken_settings_are_reported_with_their_remedy() -> None:
     done = examined(
         OPTION_DTYPE="fp12", OPTION_DTPYE="bf16", SERVING_JOB_QUEUE_SIZE="0", SERVING_DOWNLOAD_DIR="/dev/null/x"
     )
@@ -75,7 +93,7 @@ def test_a_unix_socket(tmp_path: Path) -> None:
     assert [finding.level for finding in ports(config)] == [Level.HINT]
 
 
-def test_this_machine_has_room_and_settings() -> None:
+def test_the_test_machines_disk_and_settings_are_not_broken() -> None:
     assert all(finding.level is not Level.BROKEN for finding in [*disk(), *settings(ServerConfig())])
 
 
@@ -83,8 +101,8 @@ def test_a_gpu_without_what_its_graphs_need(monkeypatch: pytest.MonkeyPatch, tmp
     gpu = Gpu("A GPU", "9.0", free_bytes=9, total_bytes=9, has_bf16=True)
     monkeypatch.setattr(torch_build, "torch_build", lambda: TorchBuild("2.13.0", "CUDA 13.0", 2, (gpu,)))
     monkeypatch.setenv("PATH", str(tmp_path))
-    found = {finding.name: finding for finding in torch_and_gpus()}
-    assert found["GPU 0"].level is Level.OK
-    assert found["C compiler"].level is Level.HINT and "gcc" in found["C compiler"].advice
+    findings = {finding.name: finding for finding in torch_and_gpus()}
+    assert findings["GPU 0"].level is Level.OK
+    assert findings["C compiler"].level is Level.HINT and "gcc" in findings["C compiler"].advice
     (tmp_path / "gcc").touch(0o755)
     assert "C compiler" not in {finding.name for finding in torch_and_gpus()}

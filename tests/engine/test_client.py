@@ -16,11 +16,15 @@ import pytest_asyncio
 
 from djl_python.config import ModelConfig, Options, ServingSettings
 from djl_python.core.errors import ConfigError, ModelLoadError
+from djl_python.core.sequence_request import SequenceRequest
 from djl_python.core.types import SamplingParams
-from djl_python.engine import client as client_module
-from djl_python.engine.client import EngineClient, common_settings
+from djl_python.engine import process as process_module
+from djl_python.engine.client import EngineClient
+from djl_python.engine.process import common_settings
+from djl_python.testing import FAKE_ENGINE, write_byte_tokenizer
 from tests.checkpoints import build_checkpoint
 from tests.engines import Listener, Sink
+from tests.processes import until_ended
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -55,19 +59,52 @@ async def test_how_many_sequences_are_generated_at_once() -> None:
         assert common_settings(config, Path("m")).max_batch_size == expected
 
 
-async def test_a_frozen_engine_is_killed(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where whoever waited for it has given up."""
-    monkeypatch.setattr(client_module, "_SILENCE_S", 0.5)
-    listener = Listener()
-    client = await listener.open(checkpoint, predict_timeout=0.1)
-    sink = Sink()
-    client.submit([5, 6, 7], SamplingParams(max_new_tokens=3), sink)
-    assert len(await sink.end()) == 3
-    await asyncio.sleep(0.7)  # nobody asks: silence is nothing to hear
-    assert not listener.deaths
+@pytest.mark.parametrize("asked", [False, True])
+async def test_a_stopped_engine_is_killed(checkpoint: Path, asked: bool) -> None:
+    listener, sink = Listener(), Sink()
+    client = await listener.open(checkpoint, heartbeat_timeout_s=0.5)
+    if asked:
+        client.submit(SequenceRequest([5, 6, 7], SamplingParams(max_new_tokens=100, ignore_eos=True)), sink)
+        await listener.told.wait()
     os.kill(client.pid, signal.SIGSTOP)
-    client.cancel(client.submit([5, 6, 7], SamplingParams(max_new_tokens=3), Sink()))
     async with asyncio.timeout(10):
+        await listener.died.wait()
+        assert not asked or (await sink.end())[-1].error_kind == "worker_died"
+    assert listener.answers == []  # it was not silent for longer than it takes to be found halted
+    await client.close()
+
+
+@pytest.mark.parametrize(("setting", "answers"), [("fake_step_ms", [False, True]), ("fake_computing_ms", [])])
+async def test_an_engine_does_not_answer_while_it_neither_beats_nor_computes(
+    tmp_path: Path, setting: str, answers: list[bool]
+) -> None:
+    write_byte_tokenizer(tmp_path)
+    listener, sink = Listener(), Sink()
+    client = await listener.open(tmp_path, {setting: "3000"}, rolling_batch=FAKE_ENGINE, heartbeat_timeout_s=1.2)
+    client.submit(SequenceRequest([5, 6, 7], SamplingParams(max_new_tokens=1, ignore_eos=True)), sink)
+    async with asyncio.timeout(10):
+        assert len(await sink.end()) == 1
+        while len(listener.answers) < len(answers):
+            await asyncio.sleep(0.01)
+    assert (listener.answers, listener.deaths) == (answers, [])
+    await client.close()
+
+
+async def test_a_frozen_engine_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where whoever waited for it has given up."""
+    monkeypatch.setattr(process_module, "SILENCE_S", 0.5)
+    write_byte_tokenizer(tmp_path)
+    listener = Listener()
+    client = await listener.open(
+        tmp_path, {"fake_step_ms": "60000"}, rolling_batch=FAKE_ENGINE, predict_timeout=0.1, heartbeat_timeout_s=0.2
+    )
+    await asyncio.sleep(0.7)  # it beats
+    assert not listener.deaths
+    request_id = client.submit(SequenceRequest([5, 6, 7], SamplingParams(max_new_tokens=3)), Sink())
+    async with asyncio.timeout(10):
+        while not listener.answers:
+            await asyncio.sleep(0.01)
+        client.cancel(request_id)
         await listener.died.wait()
     await client.close()
 
@@ -107,7 +144,7 @@ async def test_an_engine_that_is_not_waited_for_any_more_is_gone_at_once(
         f"import os, pathlib, time\npathlib.Path({str(pid)!r}).symlink_to(str(os.getpid()))\ntime.sleep(60)\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(client_module, "_CLOSE_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(process_module, "CLOSE_TIMEOUT_S", 60.0)
     opening = asyncio.ensure_future(Listener().open(checkpoint, rolling_batch="slow_engine:Engine"))
     async with asyncio.timeout(30):
         while not pid.is_symlink():
@@ -125,12 +162,13 @@ async def test_the_engine_does_not_outlive_its_worker(checkpoint: Path, tmp_path
     script.write_text(f"""
 import asyncio, pathlib
 from tests.engines import Listener, Sink
+from djl_python.core.sequence_request import SequenceRequest
 from djl_python.core.types import SamplingParams
 
 async def main():
     client = await Listener().open(pathlib.Path({str(checkpoint)!r}))
     sink = Sink()
-    client.submit([5] * 9, SamplingParams(max_new_tokens=118, ignore_eos=True), sink)
+    client.submit(SequenceRequest([5] * 9, SamplingParams(max_new_tokens=118, ignore_eos=True)), sink)
     await sink.begun.wait()
     print(client.pid, flush=True)
     await asyncio.sleep(60)
@@ -144,8 +182,7 @@ asyncio.run(main())
     engine = psutil.Process(int(await worker.stdout.readline()))
     worker.kill()
     await worker.wait()
-    await asyncio.to_thread(psutil.wait_procs, [engine], 10)
-    assert not engine.is_running()
+    await until_ended(engine)
 
 
 OWN_ENGINE = """
@@ -155,9 +192,9 @@ from djl_python.testing import FakeAsyncEngine
 class Own(FakeAsyncEngine):
     named = ""
 
-    async def generate(self, request_id, prompt_ids, sampling, images=None, adapter=""):
-        self.named = adapter
-        async for event in super().generate(request_id, prompt_ids, sampling):
+    async def generate(self, request):
+        self.named = request.adapter
+        async for event in super().generate(request):
             yield event
 
     def metrics(self):
@@ -174,7 +211,7 @@ async def test_an_engine_is_told_of_adapters_and_tells_of_itself(
     try:
         async with asyncio.timeout(60):
             sink = Sink()
-            client.submit([5] * 9, SamplingParams(max_new_tokens=2), sink, adapter="tom")
+            client.submit(SequenceRequest([5] * 9, SamplingParams(max_new_tokens=2), adapter="tom"), sink)
             await sink.end()
             await listener.measured.wait()
         assert listener.metrics[0].samples[0].labels == {"adapter": "tom"}

@@ -10,12 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+import pytest
 
-from djl_python.core.types import SamplingParams, TokenEvent
+from djl_python.core.sequence_request import SequenceRequest
+from djl_python.core.types import Array, Images, SamplingParams, TokenEvent
 from djl_python.engine.inbox import EXIT_BROKEN_FRAME
 from djl_python.engine.interface import EngineSettings
 from djl_python.engine.loop import EXIT_LOAD_FAILED
-from djl_python.ipc.protocol import Add, Cancel, FrameReader, Open, Status, Step, Stop, encode_frame
+from djl_python.ipc.framing import FrameReader, encode_frame
+from djl_python.ipc.protocol import Cancel, Open, ProbeText, Status, StepReport, Stop
 
 
 def test_a_worker_that_left_without_reading_all_is_gone_like_any_other() -> None:
@@ -26,7 +29,7 @@ import socket, threading
 from djl_python.engine.inbox import Inbox
 sock = socket.socket(fileno={engine.fileno()})
 sock.sendall(b"what nobody reads")
-Inbox(sock).take(wait=True)
+Inbox(sock).take(at_most_s=60)
 print("heard", flush=True)
 threading.Event().wait()
 """
@@ -46,6 +49,28 @@ threading.Event().wait()
     assert (process.returncode, errors) == (0, b"")
 
 
+@pytest.mark.parametrize("ids", [[5, 6], []])
+def test_a_text_to_try_the_model_on_is_waited_for_where_one_is_announced(ids: list[int]) -> None:
+    worker, engine = socket.socketpair()
+    program = f"""
+import socket
+from djl_python.engine.inbox import Inbox
+inbox = Inbox(socket.socket(fileno={engine.fileno()}))
+inbox.first()
+print("opening", flush=True)
+print(inbox.probe_ids(), flush=True)
+"""
+    command = [sys.executable, "-c", program]
+    with worker, subprocess.Popen(command, pass_fds=[engine.fileno()], stdout=subprocess.PIPE) as process:
+        engine.close()
+        worker.sendall(encode_frame([Open("auto", b"", sends_text=bool(ids))]))
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"opening\n"
+        if ids:
+            worker.sendall(encode_frame([ProbeText(ids)]))
+        assert process.stdout.readline() == f"{ids}\n".encode()
+
+
 @contextlib.contextmanager
 def engine(cwd: Path | None = None) -> Iterator[tuple[socket.socket, subprocess.Popen[str]]]:
     """A real engine process, in the directory `cwd` (the model's), and the worker's end of its socket."""
@@ -60,7 +85,7 @@ def engine(cwd: Path | None = None) -> Iterator[tuple[socket.socket, subprocess.
             worker.close()
 
 
-def test_what_comes_beside_the_first_message_is_not_lost() -> None:
+def test_messages_in_the_frame_of_the_first_are_not_lost() -> None:
     opening = Open("echo", msgspec.msgpack.encode(EngineSettings(model_path="m")))
     with engine() as (worker, process):
         worker.sendall(encode_frame([opening, Stop()]))
@@ -106,7 +131,7 @@ serve(socket.socket(fileno={engine.fileno()}))
 """
     messages = (
         Open("__main__:Timed", msgspec.msgpack.encode(EngineSettings(model_path=""))),
-        Add(1, [5, 6], SamplingParams(max_new_tokens=1)),
+        SequenceRequest([5, 6], SamplingParams(max_new_tokens=1), id=1),
         Cancel(1),
         Stop(),
     )
@@ -119,20 +144,20 @@ serve(socket.socket(fileno={engine.fileno()}))
                 frames += reader.feed(worker.recv(1 << 16))
         finally:
             process.kill()
-    stats = [frame.stats for frame in frames if isinstance(frame, Step)]
+    stats = [frame.stats for frame in frames if isinstance(frame, StepReport)]
     assert [(each.running, each.step_s, each.step_sequences) for each in stats] == [(1, 0.5, 2), (1, 0.0, 0)]
 
 
-def test_what_an_engine_can_not_add_costs_that_sequence_only() -> None:
+def test_a_sequence_that_an_engine_can_not_add_fails_alone() -> None:
     worker, engine = socket.socketpair()
     program = f"""
 import socket
 from djl_python.engine.echo import EchoRollingBatch
 from djl_python.engine.loop import serve
 class Picky(EchoRollingBatch):
-    def add(self, request_id, prompt_ids, sampling, images=None):
-        super().add(request_id, prompt_ids, sampling, images)
-        if len(prompt_ids) == 1:
+    def add(self, request):
+        super().add(request)
+        if len(request.prompt_ids) == 1:
             raise ValueError("too short: \\udcff")
 serve(socket.socket(fileno={engine.fileno()}))
 """
@@ -140,13 +165,13 @@ serve(socket.socket(fileno={engine.fileno()}))
     events: list[TokenEvent] = []
     with worker, subprocess.Popen([sys.executable, "-c", program], pass_fds=[engine.fileno()]) as process:
         engine.close()
-        adds = [Add(number, [5] * number, SamplingParams(max_new_tokens=2)) for number in (1, 2)]
+        adds = [SequenceRequest([5] * number, SamplingParams(max_new_tokens=2), id=number) for number in (1, 2)]
         worker.sendall(encode_frame([Open("__main__:Picky", settings), *adds]))
         reader = FrameReader()
         try:
             while not any(event.finish for event in events) and (data := worker.recv(1 << 16)):
                 steps = reader.feed(data)
-                events += [event for step in steps if isinstance(step, Step) for event in step.events]
+                events += [event for step in steps if isinstance(step, StepReport) for event in step.events]
         finally:
             process.kill()
     assert [(event.request_id, event.error) for event in events] == [
@@ -175,7 +200,7 @@ serve(socket.socket(fileno={engine.fileno()}))
         ) as process,
     ):
         engine.close()
-        add = Add(1, [5, 6], SamplingParams(max_new_tokens=2))
+        add = SequenceRequest([5, 6], SamplingParams(max_new_tokens=2), id=1)
         worker.sendall(encode_frame([Open("__main__:Broken", settings), add]))
         try:
             _, errors = process.communicate(timeout=30)
@@ -183,3 +208,31 @@ serve(socket.socket(fileno={engine.fileno()}))
             process.kill()
         assert process.returncode == 1
         assert b"the device is gone" in errors
+
+
+def test_an_engine_gets_the_request_that_was_sent() -> None:
+    """With every field: none is passed on its own."""
+    worker, engine = socket.socketpair()
+    program = f"""
+import socket
+from djl_python.core.errors import ParameterError
+from djl_python.engine.echo import EchoRollingBatch
+from djl_python.engine.loop import serve
+class Telling(EchoRollingBatch):
+    def add(self, request):
+        raise ParameterError(repr(request))
+serve(socket.socket(fileno={engine.fileno()}))
+"""
+    images = Images({"pixels": Array("uint8", (1,), b"\x01")}, ((0, b"digest"),), 1)
+    request = SequenceRequest([5, 6], SamplingParams(max_new_tokens=2, seed=3), 7, images, "tom", "abc")
+    reader, events = FrameReader(), list[TokenEvent]()
+    with worker, subprocess.Popen([sys.executable, "-c", program], pass_fds=[engine.fileno()]) as process:
+        engine.close()
+        opening = Open("__main__:Telling", msgspec.msgpack.encode(EngineSettings(model_path="")))
+        worker.sendall(encode_frame([opening, request]))
+        try:
+            while not events and (data := worker.recv(1 << 16)):
+                events += [event for step in reader.feed(data) if isinstance(step, StepReport) for event in step.events]
+        finally:
+            process.kill()
+    assert [(event.request_id, event.error) for event in events] == [(7, repr(request))]

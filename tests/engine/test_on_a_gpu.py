@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from djl_python.core.sequence_request import SequenceRequest
 from djl_python.core.types import SamplingParams, TokenEvent
 from djl_python.engine.builtin.paged_batch import PagedRollingBatch
-from djl_python.engine.torch_backend.model_runner import PagedModelRunner
+from djl_python.engine.torch_backend.paged_runner import PagedModelRunner
 from tests.checkpoints import VOCABULARY, build_checkpoint
 from tests.engines import generate, open_batch, random_requests, run_to_end
 
@@ -58,7 +59,7 @@ def opened(path: Path, device: str, **settings: Any) -> PagedRollingBatch:
 
 
 def tokens(events: dict[int, list[TokenEvent]]) -> dict[int, list[int]]:
-    return {number: [event.token_id for event in found] for number, found in events.items()}
+    return {number: [event.token_id for event in sequence_events] for number, sequence_events in events.items()}
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gemma2", "gpt_oss"])  # groups; and softcap, and sinks
@@ -71,15 +72,19 @@ def test_attention_in_bf16_over_long_contexts_is_that_of_the_model(
     rng = random.Random(1)
     prompts = {number: [rng.randrange(2, VOCABULARY) for _ in range(length)] for number, length in enumerate((210, 30))}
     for number, prompt in prompts.items():
-        batch.add(number, prompt, SamplingParams(max_new_tokens=20, ignore_eos=True, prompt_logprobs=0, logprobs=True))
+        batch.add(
+            SequenceRequest(
+                prompt, SamplingParams(max_new_tokens=20, ignore_eos=True, prompt_logprobs=0, logprobs=True), id=number
+            )
+        )
     events = run_to_end(batch)
     for number, prompt in prompts.items():
         made = [event.token_id for event in events[number]]
         text = torch.tensor([[*prompt, *made]])
         exact, rounded = (told(path, text, dtype, device) for dtype in (torch.float32, torch.bfloat16))
         entries = events[number][0].prompt[1:]
-        found = torch.tensor([logprob for logprob, _ in entries] + [event.logprob for event in events[number]])
-        assert (found - exact).norm() <= 1.5 * (rounded - exact).norm(), "as near as the model's own"
+        logprobs = torch.tensor([logprob for logprob, _ in entries] + [event.logprob for event in events[number]])
+        assert (logprobs - exact).norm() <= 1.5 * (rounded - exact).norm(), "as near as the model's own"
 
 
 def told(path: Path, text: Tensor, dtype: torch.dtype, device: str) -> Tensor:
@@ -95,7 +100,7 @@ def check_greedy_ids(batch: PagedRollingBatch, path: Path, count: int, seed: int
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
     requests = random_requests(count, seed)
     for number, (prompt, new_tokens) in enumerate(requests):
-        batch.add(number, prompt, SamplingParams(max_new_tokens=new_tokens))
+        batch.add(SequenceRequest(prompt, SamplingParams(max_new_tokens=new_tokens), id=number))
     expected = {number: generate(model, prompt, new_tokens) for number, (prompt, new_tokens) in enumerate(requests)}
     assert tokens(run_to_end(batch)) == expected
 
@@ -148,6 +153,10 @@ def test_every_kind_of_draw_is_that_of_a_cpu(device: str, tmp_path: Path) -> Non
         rng = random.Random(5)
         for number, params in enumerate(SAMPLING):
             prompt = [rng.randrange(2, VOCABULARY) for _ in range(rng.choice([1, 3, 17, 40]))]
-            batch.add(number, prompt, SamplingParams(max_new_tokens=12, seed=number, ignore_eos=True, **params))
+            batch.add(
+                SequenceRequest(
+                    prompt, SamplingParams(max_new_tokens=12, seed=number, ignore_eos=True, **params), id=number
+                )
+            )
         made.append(tokens(run_to_end(batch)))
     assert made[0] == made[1]

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import torch
 import transformers
 
 from djl_python.engine.transformers_private import (
+    NEWEST_TRIED,
     NotInitialized,
     WeightConversions,
     attention_name,
     by_number,
     ignore_when_loading,
+    newer_than_tried,
     remove_mask_function,
 )
+
+ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
@@ -35,10 +41,26 @@ from djl_python.engine.transformers_private import (
         "core_model_loading.rename_source_key",
     ],
 )
-def test_this_release_has_the_name(name: str) -> None:
+def test_transformers_has_each_private_name_that_is_used(name: str) -> None:
     parent, _, attribute = name.rpartition(".")
     owner = getattr(transformers, parent) if parent[0].isupper() else import_module(f"transformers.{parent}")
     assert hasattr(owner, attribute), f"transformers {transformers.__version__} has no {name}"
+
+
+@pytest.mark.parametrize("release", ["5.9.0", "5.24.0", "5.24.3"])
+def test_a_release_that_was_tried_is_not_warned_of(release: str) -> None:
+    assert newer_than_tried(release) == ""
+
+
+@pytest.mark.parametrize("release", ["5.25.0", "5.25.0.dev0", "6.0"])
+def test_a_release_newer_than_those_tried_is_warned_of_and_not_refused(release: str) -> None:
+    assert newer_than_tried(release).startswith(f"transformers {release} is newer than 5.24, the newest that was tried")
+
+
+def test_the_newest_release_that_was_tried_is_the_one_that_make_installs() -> None:
+    installed = re.search(r"^transformers==(.+)$", (ROOT / "constraints.txt").read_text("utf-8"), re.MULTILINE)
+    assert installed is not None and newer_than_tried(installed[1]) == ""
+    assert installed[1].startswith(f"{NEWEST_TRIED}.")
 
 
 def test_a_loaded_weight_is_not_initialized_again() -> None:
@@ -57,9 +79,9 @@ def test_names_are_ignored_in_the_collection_that_transformers_has(ignored: Any)
     """It adds its own to them: older versions a list to a list, newer ones a set to a set."""
     model = SimpleNamespace(_keys_to_ignore_on_load_unexpected=ignored)
     ignore_when_loading(model, {"b"})
-    found = model._keys_to_ignore_on_load_unexpected
-    assert type(found) is type(ignored or [])
-    assert set(found) == {*(ignored or ()), "b"}
+    names = model._keys_to_ignore_on_load_unexpected
+    assert type(names) is type(ignored or [])
+    assert set(names) == {*(ignored or ()), "b"}
 
 
 def test_a_mask_function_can_be_removed() -> None:
@@ -86,11 +108,13 @@ def test_experts_of_a_checkpoint_are_stacked_to_one_weight() -> None:
         num_experts_per_tok=1,
     )  # fmt: skip
     conversions = WeightConversions(transformers.AutoModelForCausalLM.from_config(config))
-    found = [conversions.target_of(f"model.layers.0.mlp.experts.1.{name}.weight") for name in ("up_proj", "down_proj")]
-    assert [name for name, *_ in found] == [
+    targets = [
+        conversions.target_of(f"model.layers.0.mlp.experts.1.{name}.weight") for name in ("up_proj", "down_proj")
+    ]
+    assert [name for name, *_ in targets] == [
         f"model.layers.0.mlp.experts.{name}" for name in ("gate_up_proj", "down_proj")
     ]
-    for _, pattern, converter in found:
+    for _, pattern, converter in targets:
         assert converter is not None and converter.stacks_experts and pattern in converter.patterns
 
 

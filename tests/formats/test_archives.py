@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from djl_python.core.errors import PayloadError
-from djl_python.formats.archives import Limits, unpack
+from djl_python.formats.archives import ArchiveLimits, unpack
 
 #: (name, type of tar's, target of a link or content of a file)
 Member = tuple[str, bytes, str]
 FILE, LINK, HARD, FOLDER = tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE
-SMALL = Limits(unpacked_bytes=1 << 20, entries=20, ratio=10, free_bytes=1 << 16)
+SMALL = ArchiveLimits(unpacked_bytes=1 << 20, entries=20, ratio=10, free_bytes=1 << 16)
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ class TestBombs:
             unpack(archive, into, SMALL)
         unpack(make(tmp_path / "b", ("f", FILE, "0" * 60_000)), into, SMALL)  # whatever the ratio
 
-    def test_what_does_not_compress_is_bounded_too(self, tmp_path: Path, into: Path) -> None:
+    def test_incompressible_files_are_bounded_too(self, tmp_path: Path, into: Path) -> None:
         with tarfile.open(tmp_path / "a", "w") as archive:
             info = tarfile.TarInfo("f")
             info.size = 2 << 20
@@ -180,7 +180,7 @@ class TestBombs:
 
     def test_a_full_disk_is_left_some_room(self, tmp_path: Path, into: Path) -> None:
         with pytest.raises(PayloadError, match="more than 0 bytes come out of it, and the disk has no room for more"):
-            unpack(zip_of(tmp_path / "a", ("f", FILE, "1")), into, Limits(left_bytes=1 << 60))
+            unpack(zip_of(tmp_path / "a", ("f", FILE, "1")), into, ArchiveLimits(left_bytes=1 << 60))
 
 
 @KINDS

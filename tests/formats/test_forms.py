@@ -43,7 +43,7 @@ def test_preamble_and_empty_value() -> None:
         (MULTIPART, part("form-data"), "without content-disposition"),
     ],
 )
-def test_what_is_not_a_form(content_type: str, body: bytes, message: str) -> None:
+def test_a_body_that_is_no_form_is_refused(content_type: str, body: bytes, message: str) -> None:
     with pytest.raises(PayloadError, match=message):
         parse_form(content_type, body)
 

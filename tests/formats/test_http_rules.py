@@ -29,5 +29,5 @@ JSON, CSV, LIST = "application/json", "text/csv", "tensor/ndlist"
         ("application/json;q=0", None),
     ],
 )
-def test_what_a_client_accepts(accept: str, expected: str | None) -> None:
+def test_the_accept_header_chooses_the_content_type(accept: str, expected: str | None) -> None:
     assert preferred(accept, (JSON, CSV, LIST)) == expected

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from djl_python.core.budgets import SCHEMA_DEPTH
 from djl_python.core.errors import ParameterError
-from djl_python.formats.json_schema import MAX_DEPTH, check, closed
+from djl_python.formats.json_schema import check, closed
 
 OPEN: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}}
 CLOSED: dict[str, Any] = {**OPEN, "additionalProperties": False}
@@ -62,7 +63,7 @@ def test_objects_have_what_they_list(schema: dict[str, Any], expected: dict[str,
         {**OPEN, "if": {"properties": {"a": {"const": 1}}}, "then": {"required": ["a"]}},
     ],
 )
-def test_what_stays_as_it_is(schema: dict[str, Any]) -> None:
+def test_a_schema_that_needs_no_change_is_unchanged(schema: dict[str, Any]) -> None:
     assert closed(schema) == schema
 
 
@@ -161,7 +162,7 @@ def test_objects_have_what_they_need(schema: dict[str, Any], expected: dict[str,
         ({"type": "object", "minProperties": 2}, "expected a minProperties that the listed properties reach, or all"),
     ],
 )
-def test_what_generation_could_not_end_or_count(schema: dict[str, Any], message: str) -> None:
+def test_a_schema_that_generation_could_not_end_is_refused(schema: dict[str, Any], message: str) -> None:
     with pytest.raises(ParameterError, match=rf"^x: {message}"):
         check(schema, "x")
 
@@ -181,7 +182,7 @@ def test_a_format_that_json_schema_does_not_define_says_nothing(name: str) -> No
     ("keyword", "value"),
     [("uniqueItems", False), ("propertyNames", {"type": "string"}), ("propertyNames", {}), ("propertyNames", True)],
 )
-def test_what_every_json_text_meets_is_left_out(keyword: str, value: Any) -> None:
+def test_keywords_that_every_text_meets_are_left_out(keyword: str, value: Any) -> None:
     assert closed({"items": {keyword: value}}) == {"items": {}}
     for schema in ({"const": {keyword: value}}, {"uniqueItems": True}, {"propertyNames": {"pattern": "a"}}):
         assert closed(schema) == schema
@@ -234,15 +235,15 @@ def test_a_schema_has_so_many_levels() -> None:
             schema = {"anyOf": [schema]}
         return schema
 
-    check(deepest := nested(MAX_DEPTH), "x")
+    check(deepest := nested(SCHEMA_DEPTH.most), "x")
     assert closed(deepest) == deepest
-    for schema in (nested(MAX_DEPTH + 2), nested(10_000)):
+    for schema in (nested(SCHEMA_DEPTH.most + 2), nested(10_000)):
         with pytest.raises(ParameterError, match=r"^x: expected a JSON schema of at most 100 levels") as caught:
             check(schema, "x")
         assert caught.value.field == "x"
 
 
-def test_what_is_no_schema_is_left_to_who_reads_it() -> None:
+def test_a_malformed_schema_is_unchanged() -> None:
     schema = {"type": "object", "properties": [], "additionalProperties": False, "allOf": 5, "$defs": "x"}
     assert closed(schema) == schema
 
@@ -263,7 +264,7 @@ def test_what_is_no_schema_is_left_to_who_reads_it() -> None:
         {"properties": {"a": {}, "b": {}}, "minProperties": 1, "anyOf": 5, "allOf": 5},
     ],
 )
-def test_whatever_is_wrong_with_a_schema_is_for_generation_to_say(schema: dict[str, Any]) -> None:
+def test_malformed_schemas_are_left_to_generation(schema: dict[str, Any]) -> None:
     check(schema, "x")
     closed(schema)
 

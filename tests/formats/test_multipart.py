@@ -26,23 +26,23 @@ def body(*parts: bytes) -> bytes:
 def read(pieces: list[bytes]) -> list[tuple[str, str, bytes]]:
     """(name, filename, data) of each part."""
     reader = MultipartReader(CONTENT_TYPE)
-    found: list[tuple[str, str, bytes]] = []
+    parts: list[tuple[str, str, bytes]] = []
     for piece in pieces:
         for one in reader.feed(piece):
             if isinstance(one, Begun):
-                found.append((one.name, one.filename, b""))
+                parts.append((one.name, one.filename, b""))
             else:
                 assert one
-                found[-1] = (*found[-1][:2], found[-1][2] + one)
+                parts[-1] = (*parts[-1][:2], parts[-1][2] + one)
     reader.end()
-    return found
+    return parts
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 1000])
 def test_pieces_of_any_size(size: int) -> None:
     whole = body(*TRICKY)
-    found = read([whole[at : at + size] for at in range(0, len(whole), size)])
-    assert found == [(chr(97 + number), "", data) for number, data in enumerate(TRICKY)]
+    parts = read([whole[at : at + size] for at in range(0, len(whole), size)])
+    assert parts == [(chr(97 + number), "", data) for number, data in enumerate(TRICKY)]
 
 
 @given(st.lists(st.lists(st.sampled_from([b"\r", b"\n", b"-", b"x", b"z"]), max_size=12), max_size=4), st.data())
@@ -87,7 +87,13 @@ def test_data_is_not_held_back() -> None:
         (b"--xy\r\nx: " + b"x" * MAX_HEAD_BYTES, "of headers"),
     ],
 )
-def test_what_is_not_a_form(whole: bytes, message: str) -> None:
+def test_a_body_that_is_no_form_is_refused(whole: bytes, message: str) -> None:
     for size in (1, len(whole) or 1):
         with pytest.raises(PayloadError, match=re.escape(message)):
             read([whole[at : at + size] for at in range(0, len(whole), size)])
+
+
+@pytest.mark.parametrize("boundary", ["boundary*=utf-8''%e2%82%ac", 'boundary="\u20ac"'])
+def test_a_boundary_that_no_body_can_have(boundary: str) -> None:
+    with pytest.raises(PayloadError, match="expected a boundary in ASCII"):
+        MultipartReader(f"multipart/form-data; {boundary}")

@@ -17,9 +17,10 @@ from djl_python.config import ModelConfig, Options
 from djl_python.core.engine_info import EngineStats
 from djl_python.core.errors import ServingError
 from djl_python.core.metrics import MetricFamily
-from djl_python.core.pictures import AnyImages, Pictures
+from djl_python.core.sequence_request import AnyImages, Pictures, SequenceRequest
 from djl_python.core.types import Chat, Delta, FinishReason, GenerateRequest, SamplingParams, TokenEvent, Vocabulary
-from djl_python.dialects.shared.base import Answer, Dialect, Formatter, Kind, Parsed, QueriedModel, Route
+from djl_python.dialects.shared.base import Answer, Dialect, Formatter, Kind, Parsed, Route
+from djl_python.dialects.shared.views import QueriedModel
 from djl_python.engine.builtin.options import BuiltInOptions
 from djl_python.handler import Context
 from djl_python.handlers.text_generation import TextGenerationHandler
@@ -61,6 +62,9 @@ class FakeEngine:
         self.sampling: dict[int, SamplingParams] = {}
         self.images: dict[int, AnyImages | None] = {}
         self.changes: list[AdapterChange] = []
+        self.changing = asyncio.Event()  # set by a change
+        self.may_change = asyncio.Event()  # a change waits for it
+        self.may_change.set()
         self.refusal: ServingError | None = None  # of changes, and of pictures
         self.pictures: list[Pictures] = []
         self.cancelled: list[int] = []
@@ -77,12 +81,14 @@ class FakeEngine:
         self.model_path = model_path
         return self
 
-    def know(self, vocabulary: Vocabulary) -> None:
+    def set_vocabulary(self, vocabulary: Vocabulary) -> None:
         self.vocabularies.append(vocabulary)
 
     async def change_adapter(self, change: AdapterChange) -> None:
         if self.refusal is not None:
             raise self.refusal
+        self.changing.set()
+        await self.may_change.wait()
         self.changes.append(change)
 
     async def expand(self, pictures: Pictures) -> list[int]:
@@ -92,23 +98,15 @@ class FakeEngine:
         self.pictures.append(pictures)
         return [*pictures.written, *[32] * 2 * len(pictures.pixels)]
 
-    def submit(
-        self,
-        prompt_ids: list[int],
-        sampling: SamplingParams,
-        on_event: Callable[[TokenEvent], None],
-        images: AnyImages | None = None,
-        adapter: str = "",
-        *,
-        http_request_id: str = "",
-    ) -> int:
-        self.adapters.append(adapter)
+    def submit(self, request: SequenceRequest, on_event: Callable[[TokenEvent], None]) -> int:
+        self.adapters.append(request.adapter)
         request_id = len(self.prompts) + 1
+        prompt_ids, sampling = request.prompt_ids, request.sampling
         script = [*self.script_of(BYTES.decode(prompt_ids)), EOS_ID]
         self.sequences[request_id] = (prompt_ids, sampling, on_event, script)
         self.prompts[request_id] = prompt_ids
         self.sampling[request_id] = sampling
-        self.images[request_id] = images
+        self.images[request_id] = request.images
         self.submitted.set()
         return request_id
 
@@ -133,6 +131,9 @@ class FakeEngine:
             top, running_s = self.top_of(token_id), self.running_s if made == 1 else None
             on_event(TokenEvent(request_id, token_id, logprob=logprob, finish=finish, top=top, running_s=running_s))
         self.callbacks["on_stats"](EngineStats())
+
+    def fail_one(self, on_event: Callable[[TokenEvent], None], request_id: int, message: str) -> None:
+        on_event(TokenEvent(request_id, -1, error=message))
 
     def fail(self, message: str, kind: str = "generation") -> None:
         sequences, self.sequences = self.sequences, {}
@@ -162,6 +163,7 @@ class FakeReply:
         self.status = 0
         self.headers: Mapping[str, str] = {}
         self.pieces: list[bytes] = []
+        self.progress = 0  # how often predict_timeout was restarted without a piece
 
     def start(self, status: int, headers: Mapping[str, str]) -> None:
         assert not self.started
@@ -173,6 +175,9 @@ class FakeReply:
 
     def keep_alive(self, data: bytes) -> None:
         self.write(data)
+
+    def progressed(self) -> None:
+        self.progress += 1
 
     async def drain(self) -> None: ...
 
@@ -217,14 +222,17 @@ class Served:
         self.failures: list[str] = []
         self.handler = TextGenerationHandler(self.engine.open)
 
-    async def load(self, adapters: tuple[str, ...] = (), **options: Any) -> Served:
+    async def load(
+        self, adapters: tuple[str, ...] | Mapping[str, str] = (), runs_adapter_code: bool = True, **options: Any
+    ) -> Served:
         own = {name: options.pop(name) for name in BuiltInOptions.__struct_fields__ if name in options}
         config = ModelConfig(
             name="m",
             path=str(self.model_dir),
             option=Options(**options),
             engine_options=own,
-            adapters=dict.fromkeys(adapters, "/adapter"),
+            runs_adapter_code=runs_adapter_code,
+            adapters=dict(adapters) if isinstance(adapters, Mapping) else dict.fromkeys(adapters, "/adapter"),
         )
         self.thread = HandlerThread()
         await self.handler.load(
@@ -341,8 +349,8 @@ class PlainDialect(Dialect):
             return Answer(200, msgspec.json.encode(model.tokenize(inputs.get_as_string())))
         if inputs.operation == "render":
             return Answer(200, model.render(msgspec.convert(inputs.get_as_json(), Chat)).encode())
-        found = (model.config.name, model.model_id, model.dtype, model.max_model_len, model.capacity)
-        return Answer(200, msgspec.json.encode(found))
+        info = (model.config.name, model.model_id, model.dtype, model.max_model_len, model.capacity)
+        return Answer(200, msgspec.json.encode(info))
 
     def error(
         self,

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from djl_python.config import ModelConfig
+from djl_python.config import ModelConfig, Options
 from djl_python.config.adapters import ADAPTER_FILE
 from djl_python.core.errors import ModelNotFoundError, ParameterError, ServingError
-from djl_python.engine.interface import Engine, engine_of
+from djl_python.engine.row import Engine, engine_of
 from djl_python.handlers.adapters import Adapters
+from djl_python.handlers.user_formatters import UserFormatters
 from djl_python.ipc.protocol import AdapterChange
 
 VLLM = engine_of("vllm")
@@ -42,11 +43,15 @@ def saved(tmp_path: Path) -> Path:
     return path
 
 
+async def run(owners: tuple[()], function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    return function(*args, **options)
+
+
 def adapters(folder: Path, client: Listening, engine: Engine[Any] = VLLM) -> tuple[Adapters, dict[str, str]]:
     config = ModelConfig(
         name="m", path=str(folder), engine_options={"enable_lora": True}, cache_dir=str(folder / "cache")
     )
-    return Adapters(config, engine, (folder,), client.change), config.adapters
+    return Adapters(config, engine, (folder,), UserFormatters(config, folder, run), client.change), config.adapters
 
 
 async def test_an_adapter_is_named_once_the_engine_has_it(saved: Path) -> None:
@@ -82,7 +87,9 @@ async def test_where_an_adapter_may_be(saved: Path, tmp_path: Path) -> None:
         ("x" * 5000, ParameterError, "src: .*"),
     ],
 )
-async def test_what_is_no_adapter(saved: Path, source: str, error: type[ServingError], told: str) -> None:
+async def test_a_source_that_is_no_adapter_is_refused(
+    saved: Path, source: str, error: type[ServingError], told: str
+) -> None:
     client = Listening()
     made, named = adapters(saved.parents[1], client)
     with pytest.raises(error, match=told):
@@ -104,8 +111,34 @@ async def test_an_adapter_goes_when_its_requests_are_answered(saved: Path) -> No
     assert [change.operation for change in client.changes] == ["register", "unregister"]
 
 
-async def test_an_engine_without_adapters_names_one_that_has_some(saved: Path) -> None:
-    built_in = dataclasses.replace(engine_of("auto"), name="auto")
-    made, _ = adapters(saved.parents[1], Listening(), built_in)
-    with pytest.raises(ParameterError, match=r"LoRA is not enabled: .*rolling_batch=auto.*rolling_batch=vllm with"):
+async def test_an_engine_without_adapters_names_those_that_have_some(saved: Path) -> None:
+    made, _ = adapters(saved.parents[1], Listening(), engine_of("deepspeed"))
+    with pytest.raises(ParameterError, match=r"rolling_batch=deepspeed serves .* without adapters; auto and vllm"):
         await made.change(AdapterChange(1, "register", "a1", str(saved)))
+
+
+async def test_adapters_that_are_not_enabled_are_refused(saved: Path) -> None:
+    config = ModelConfig(name="m", path=str(saved.parents[1]))
+    formatters = UserFormatters(config, saved.parents[1], run)
+    made = Adapters(config, engine_of("auto"), (saved.parents[1],), formatters, Listening().change)
+    with pytest.raises(ParameterError, match=r"LoRA is not enabled: option\.enable_lora=true has"):
+        await made.change(AdapterChange(1, "register", "a1", str(saved)))
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+async def test_code_of_an_adapter_of_the_hub_needs_trust(
+    saved: Path, monkeypatch: pytest.MonkeyPatch, trusted: bool
+) -> None:
+    (saved / "model.py").write_text("from djl_python.output_formatter import output_formatter\n")
+    monkeypatch.setattr("djl_python.handlers.adapters.fetch_model", lambda source, cache_dir: saved)
+    config = ModelConfig(
+        name="m", engine_options={"enable_lora": True}, option=Options(trust_remote_code=trusted), cache_dir="/cache"
+    )
+    made = Adapters(config, VLLM, (), UserFormatters(config, saved, run), Listening().change)
+    change = AdapterChange(1, "register", "a1", "hf://owner/name")
+    if trusted:
+        await made.change(change)
+        assert config.adapters == {"a1": str(saved)}
+    else:
+        with pytest.raises(ParameterError, match=r"model\.py: option\.trust_remote_code=true runs code of the hub's"):
+            await made.change(change)

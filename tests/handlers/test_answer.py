@@ -92,7 +92,7 @@ async def test_the_last_finish_ends_it() -> None:
     ("error", "raised"),
     [(StopIteration(), RuntimeError), (SystemExit(1), HandlerError), (KeyboardInterrupt(), HandlerError)],
 )
-async def test_what_a_callback_raises_fails_it(error: BaseException, raised: type[Exception]) -> None:
+async def test_an_error_of_a_callback_fails_the_answer(error: BaseException, raised: type[Exception]) -> None:
     answer = TextAnswer(PlainFormatter(stream=True), FakeReply(), 1)
     answer.fail(error)
     assert answer.done()
@@ -100,7 +100,7 @@ async def test_what_a_callback_raises_fails_it(error: BaseException, raised: typ
         await answer.wait()
 
 
-async def test_what_fails_after_the_end_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failure_after_the_end_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     answer = TextAnswer(PlainFormatter(stream=True), FakeReply(), 1)
     answer.fail(ValueError("the first"))
     answer.fail(KeyError("the second"))

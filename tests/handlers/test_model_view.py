@@ -67,8 +67,8 @@ async def test_a_chat_without_a_template(served: Served) -> None:
 async def test_limits_and_names(model_dir: Path, config: dict[str, object], option: str, dtype: str) -> None:
     (model_dir / "config.json").write_text(json.dumps(LLAMA | config))
     served = await Served(model_dir).load(dtype=option)
-    found = json.loads((await served.query("info")).body)
-    assert found == ["m", "m", dtype, LIMITS.max_model_len, 2 * LIMITS.max_batch_size]
+    info = json.loads((await served.query("info")).body)
+    assert info == ["m", "m", dtype, LIMITS.max_model_len, 2 * LIMITS.max_batch_size]
 
 
 async def test_the_engine_knows_best_what_it_computes_in(model_dir: Path) -> None:
@@ -77,4 +77,4 @@ async def test_the_engine_knows_best_what_it_computes_in(model_dir: Path) -> Non
         dtype="fp16"
     )
     assert json.loads((await served.query("info")).body)[2] == "bfloat16"
-    assert served.handler.engine_info == EngineInfo(dtype="bfloat16")
+    assert served.handler.engine_info == EngineInfo(dtype="bfloat16", max_model_len=LIMITS.max_model_len)

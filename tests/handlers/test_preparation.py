@@ -88,12 +88,25 @@ async def test_a_short_chat_is_rendered_at_once(chatting: Served, watch: Watch) 
     assert rendered == [False]
 
 
+async def test_a_slow_template_leaves_the_loop_to_others(
+    model_dir: Path, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (model_dir / "chat_template.jinja").write_text("a{% for i in range(1000) %}{% endfor %}b")
+    served = await Served(model_dir).load()
+    rendered = watch(ChatTemplates, "render")
+    monkeypatch.setattr("djl_python.handlers.preparation.LOOP_S", -1.0)
+    for _ in range(2):
+        await served.plain(request(chat("hi")))
+        assert prompt_of(served) == "ab"
+    assert rendered == [False, True, True]  # in a thread; from then on without an attempt
+
+
 async def test_the_last_message_can_be_continued(chatting: Served) -> None:
     await chatting.plain(request(chat("We", role="assistant", continue_final=True)))
     assert prompt_of(chatting) == "a=We"
 
 
-async def test_what_the_template_refuses(chatting: Served) -> None:
+async def test_the_chat_templates_refusal_is_passed_on(chatting: Served) -> None:
     with pytest.raises(PayloadError, match="the chat template refuses these messages: no bad roles"):
         await chatting.plain(request(chat("x", role="bad")))
 
@@ -136,7 +149,7 @@ async def test_the_model_may_have_fewer_tokens_than_its_tokenizer(model_dir: Pat
         await task
 
 
-async def test_what_must_fit_is_refused(served: Served) -> None:
+async def test_a_prompt_that_must_fit_and_does_not_is_refused(served: Served) -> None:
     with pytest.raises(ContextLengthError, match="inputs: 60 tokens and 5 to generate, expected at most 64 together"):
         await served.plain(request("x" * 60, max_new_tokens=5, must_fit=True))
     await served.plain(request("x" * 60, max_new_tokens=4, must_fit=True))
@@ -152,20 +165,20 @@ async def test_max_input_tokens(model_dir: Path) -> None:
 @pytest.fixture
 def longest_encoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Characters of each text that is tokenized, or tokens of those that are decoded."""
-    found = [0]
+    lengths = [0]
 
     def watched(name: str) -> None:
         original = getattr(FastBackend, name)
 
         def watch(self: FastBackend, first: Any, *rest: Any) -> Any:
-            found.append(len(first))
+            lengths.append(len(first))
             return original(self, first, *rest)
 
         monkeypatch.setattr(FastBackend, name, watch)
 
     for name in ("encode", "spans", "decode"):
         watched(name)
-    return found
+    return lengths
 
 
 @pytest.mark.parametrize(
@@ -190,7 +203,7 @@ def longest_encoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         ("tgi", "generate", {"inputs": LONG, "parameters": {"truncate": 64}}, "^inputs: at least 99[0-9]{3} tokens"),
     ],
 )
-async def test_what_can_not_fit_is_not_tokenized(
+async def test_a_prompt_that_can_not_fit_is_not_tokenized(
     served: Served, longest_encoded: list[int], dialect: str, operation: str, body: Any, said: str
 ) -> None:
     longest_encoded.clear()
@@ -205,7 +218,7 @@ async def test_of_a_chat_that_can_not_fit_a_piece_is_tokenized(chatting: Served,
     assert max(longest_encoded) <= 100_000
 
 
-async def test_what_is_cut_off_is_not_tokenized(served: Served, longest_encoded: list[int]) -> None:
+async def test_the_truncated_part_of_a_prompt_is_not_tokenized(served: Served, longest_encoded: list[int]) -> None:
     await served.plain(request(LONG + "the end", truncate=10))
     assert prompt_of(served) == "xx the end"
     assert max(longest_encoded) <= 100_000
@@ -227,12 +240,12 @@ async def test_a_long_text_of_few_tokens_fits(model_dir: Path) -> None:
 
 
 def calls(deltas: list[Delta]) -> list[tuple[int, str, str]]:
-    found: dict[int, list[str]] = {}
+    parts: dict[int, list[str]] = {}
     for call in (call for delta in deltas for call in delta.tool_calls):
-        known = found.setdefault(call.index, ["", ""])
+        known = parts.setdefault(call.index, ["", ""])
         known[0] += call.name
         known[1] += call.arguments
-    return [(index, *found[index]) for index in sorted(found)]  # type: ignore[misc]
+    return [(index, *parts[index]) for index in sorted(parts)]  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -265,7 +278,7 @@ async def test_a_template_without_tools_is_told(model_dir: Path) -> None:
     await task
     assert reply.headers["x-ignored-parameters"] == "logit_bias,tools"
     strict = await Served(model_dir).load(unknown_parameters="error")
-    with pytest.raises(ParameterError, match="tools: the model's chat template has no place for it"):
+    with pytest.raises(ParameterError, match="tools: this model's chats have no place for it"):
         await strict.plain(*body["requests"])
 
 
@@ -303,7 +316,7 @@ async def test_variables_that_the_template_does_not_read_are_told(model_dir: Pat
     assert prompt_of(served) == "read"
     assert reply.headers["x-ignored-parameters"] == "chat_template_kwargs.mood,guideline"
     strict = await Served(model_dir).load(unknown_parameters="error")
-    with pytest.raises(ParameterError, match=r"^chat_template_kwargs\.mood: the model's chat template has no place"):
+    with pytest.raises(ParameterError, match=r"^chat_template_kwargs\.mood: this model's chats have no place"):
         await strict.plain(asked)
 
 
@@ -410,9 +423,9 @@ async def test_a_grammar_is_for_what_follows_the_reasoning(model_dir: Path) -> N
     await served.plain(reasoning(tool_use=ToolUse(tools=(), choice="none")))
     plain = GenerateRequest(prompt=chat("hi"), sampling=SamplingParams(max_new_tokens=100, grammar=FORM))
     await served.plain(plain)
-    found = [given.grammar.before if given.grammar else "none" for given in served.engine.sampling.values()]
+    free_texts = [given.grammar.before if given.grammar else "none" for given in served.engine.sampling.values()]
     maybe = FreeText(*THINK, begun=False)
-    assert found == [maybe, FreeText(*THINK, begun=True), None, maybe, None]
+    assert free_texts == [maybe, FreeText(*THINK, begun=True), None, maybe, None]
 
 
 async def test_a_forced_call_follows_the_reasoning(model_dir: Path) -> None:

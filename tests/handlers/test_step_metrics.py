@@ -52,7 +52,7 @@ def test_a_batch_has_the_sequences_of_its_step_not_those_that_are_left() -> None
 
 
 @pytest.mark.parametrize("name", ["preemptions", "draft_tokens", "accepted_draft_tokens"])
-def test_what_the_engine_counts_is_counted_since_the_last_step(name: str) -> None:
+def test_the_engines_counts_are_added_since_the_last_step(name: str) -> None:
     metrics = Counted()
     steps = StepMetrics(metrics)
     for count in (0, 2, 2, 3):

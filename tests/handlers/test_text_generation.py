@@ -14,7 +14,6 @@ import pytest
 from djl_python.core.engine_info import EngineStats
 from djl_python.core.errors import GenerationError, ModelLoadError, ParameterError, PayloadError
 from djl_python.core.metrics import MetricFamily, MetricSample
-from djl_python.core.types import Chat
 from djl_python.handlers.text_generation import TextGenerationHandler
 from djl_python.text.tokens.tokenizer import FastBackend
 from tests.handlers.conftest import Watch
@@ -23,7 +22,7 @@ from tests.handlers.harness import LIMITS, Served, byte_tokenizer, ids
 # ------------------------------------------------------------------------------------------------ answers
 
 
-async def test_one_answer(served: Served) -> None:
+async def test_an_answer_has_its_text_and_details(served: Served) -> None:
     reply = await served.answer("hi", details=True)
     assert (reply.status, reply.headers["content-type"]) == (200, "application/json")
     assert len(reply.pieces) == 1
@@ -236,8 +235,9 @@ async def test_a_chat_template_of_the_settings_counts_instead_of_the_checkpoints
     served = Served(model_dir)
     options: dict[str, Any] = {} if setting is None else {"chat_template": setting}
     await served.load(**options)
-    chat = Chat(messages=({"role": "user", "content": "Hello"},))
-    assert served.handler._preparation.render(chat) == ("Hello?" if setting is None else "Hello!")
+    task, reply = served.call("plain", "render", {"messages": [{"role": "user", "content": "Hello"}]})
+    await task
+    assert reply.body == (b"Hello?" if setting is None else b"Hello!")
     await served.handler.close()
 
 
@@ -352,7 +352,7 @@ async def test_every_sequence_of_a_request_has_its_adapter(model_dir: Path, para
     assert served.engine.adapters[-1] == ""
 
 
-async def test_what_the_engine_tells_of_itself_is_passed_on(served: Served) -> None:
+async def test_the_engines_own_metrics_are_passed_on(served: Served) -> None:
     families = [MetricFamily("vllm:x", "gauge", "X.", [MetricSample("vllm:x", {}, 1.0)])]
     served.engine.callbacks["on_metrics"](families)
     assert served.metrics.families == families

@@ -36,16 +36,16 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def start(checkpoint: Path) -> Served:
-    found = Served(checkpoint)
-    found.handler = TextGenerationHandler(EngineClient.open)
-    return await found.load(threads=1, max_rolling_batch_size=8)
+    serving = Served(checkpoint)
+    serving.handler = TextGenerationHandler(EngineClient.open)
+    return await serving.load(threads=1, max_rolling_batch_size=8)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def served(checkpoint: Path) -> AsyncIterator[Served]:
-    found = await start(checkpoint)
-    yield found
-    await found.handler.close()
+    serving = await start(checkpoint)
+    yield serving
+    await serving.handler.close()
 
 
 async def answer(served: Served, prompt: str, stream: bool = False, **parameters: Any) -> Any:

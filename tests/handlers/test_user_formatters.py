@@ -101,6 +101,25 @@ def read(input_item, **kwargs):
     assert served.engine.prompts[1] == ids("<hi>")
 
 
+@pytest.mark.parametrize(
+    ("use", "loads"), [("len(kwargs['tokenizer'])", 1), ("3", 0)], ids=["module-names-it", "module-does-not"]
+)
+async def test_no_request_waits_for_the_tokenizer(
+    model_dir: Path, caplog: pytest.LogCaptureFixture, use: str, loads: int
+) -> None:
+    caplog.set_level("INFO")
+    source = f"""
+@input_formatter
+def read(input_item, **kwargs):
+    {use}
+    return TextInput(input_text="x", parameters={{"max_new_tokens": 3}})
+"""
+    served = await load(model_dir, source)
+    assert caplog.text.count("transformers loads the tokenizer") == loads
+    assert (await served.answer("x")).status == 200
+    assert caplog.text.count("transformers loads the tokenizer") == loads
+
+
 async def test_a_payload_is_the_dialects_to_read(model_dir: Path) -> None:
     served = await load(
         model_dir,
@@ -140,7 +159,9 @@ def read(input_item):
         ("raise KeyboardInterrupt", HandlerError, "KeyboardInterrupt"),
     ],
 )
-async def test_what_goes_wrong_in_it(model_dir: Path, body: str, error: type[Exception], message: str) -> None:
+async def test_an_error_in_an_input_formatter_fails_the_request(
+    model_dir: Path, body: str, error: type[Exception], message: str
+) -> None:
     served = await load(model_dir, f"@input_formatter\ndef read(input_item):\n    {body}\n")
     with pytest.raises(error, match=message):
         await served.answer("x")
@@ -282,5 +303,5 @@ def write(request_output):
     reply = await served.answer("x", details=True, n=2, do_sample=True)
     assert [line.split()[1] for line in reply.body.decode().splitlines()] == ["1"]
     body = {"prompt": ["x", "y"], "max_tokens": 3}
-    reply = await served.ended(*served.call("openai", "completions", body))
+    reply = await served.ended(*served.call("openai", "completion", body))
     assert [line.split()[1] for line in reply.body.decode().splitlines()] == ["0", "0"]

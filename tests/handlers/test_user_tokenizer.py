@@ -19,6 +19,6 @@ def test_nothing_is_imported_before_it_is_used() -> None:
     assert done.stdout == "False\n", done.stderr
 
 
-def test_it_can_be_copied_without_being_loaded() -> None:
+def test_a_users_tokenizer_can_be_copied_without_being_loaded() -> None:
     made = copy.copy(UserTokenizer(Path("gone"), trust_remote_code=False))
     assert isinstance(made, UserTokenizer)

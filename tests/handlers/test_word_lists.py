@@ -16,20 +16,20 @@ from tests.handlers.harness import EOS, EOS_ID, Served
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, threading.Thread]]:
     """What was made, of which first word, and by which thread."""
-    found: list[tuple[str, threading.Thread]] = []
+    lists: list[tuple[str, threading.Thread]] = []
     make, ban = StopSequences.__init__, Tokenizer.bad_words
 
     def counting_make(self: StopSequences, words: Sequence[str]) -> None:
-        found.append((words[0], threading.current_thread()))
+        lists.append((words[0], threading.current_thread()))
         make(self, words)
 
     def counting_ban(self: Tokenizer, words: Collection[str]) -> tuple[tuple[int, ...], ...]:
-        found.append((next(iter(words)), threading.current_thread()))
+        lists.append((next(iter(words)), threading.current_thread()))
         return ban(self, words)
 
     monkeypatch.setattr(StopSequences, "__init__", counting_make)
     monkeypatch.setattr(Tokenizer, "bad_words", counting_ban)
-    return found
+    return lists
 
 
 def request(prompt: str, stop: str, banned: str = "", n: int = 1) -> GenerateRequest:
@@ -56,8 +56,8 @@ async def test_lists_are_read_once_for_all_prompts_and_sequences(
 async def test_prompts_may_have_lists_of_their_own(served: Served, made: list[tuple[str, threading.Thread]]) -> None:
     served.engine.reply_to = lambda prompt: "one two"
     deltas = await served.plain(request("a", "ne", n=2), request("b", "wo"), request("c", "ne"))
-    found = {delta.choice: delta.finish.text for delta in deltas if delta.finish}
-    assert found == {0: "o", 1: "o", 2: "one t", 3: "o"}
+    texts = {delta.choice: delta.finish.text for delta in deltas if delta.finish}
+    assert texts == {0: "o", 1: "o", 2: "one t", 3: "o"}
     assert [word for word, _ in made] == ["ne", "wo"]
 
 

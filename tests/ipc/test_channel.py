@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from djl_python.ipc import event_loop, protocol
+from djl_python.ipc import channel, event_loop, framing
 from djl_python.ipc.channel import Channel
-from djl_python.ipc.protocol import AnyMessage, Cancel, Chunk, FrameReader, Report, Status, encode_frame
+from djl_python.ipc.framing import FrameReader, encode_frame
+from djl_python.ipc.protocol import AnyMessage, BodyChunk, Cancel, Report, Status
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
@@ -17,8 +18,8 @@ Run = Callable[[Coroutine[Any, Any, None]], None]
 @pytest.fixture(params=[asyncio.run, event_loop.run], ids=["asyncio", "uvloop"])
 def run(request: pytest.FixtureRequest) -> Run:
     """Both kinds of loop: they differ in when a protocol hears of what."""
-    found: Run = request.param
-    return found
+    param: Run = request.param
+    return param
 
 
 class End:
@@ -30,9 +31,10 @@ class End:
         self.came = asyncio.Event()
         self.closings = 0
         self.closed = asyncio.Event()
-        self.channel = Channel(self._on_messages, self._on_closed)
+        self.hear: Callable[[list[AnyMessage]], None] = self._hear
+        self.channel = Channel(lambda messages: self.hear(messages), self._on_closed)
 
-    def _on_messages(self, messages: list[AnyMessage]) -> None:
+    def _hear(self, messages: list[AnyMessage]) -> None:
         self.reads += 1
         self.heard += messages
         self.came.set()
@@ -49,7 +51,7 @@ async def pair() -> tuple[End, End]:
     return one, other
 
 
-def test_what_came_before_is_handed_over(run: Run) -> None:
+def test_messages_from_before_the_attachment_are_delivered(run: Run) -> None:
     async def scene() -> None:
         ours, theirs = socket.socketpair()
         theirs.sendall(encode_frame([Cancel(1)]))
@@ -63,7 +65,7 @@ def test_what_came_before_is_handed_over(run: Run) -> None:
     run(scene())
 
 
-def test_what_is_sent_in_one_turn_is_one_frame(run: Run) -> None:
+def test_messages_of_a_turn_leave_in_the_same_frame(run: Run) -> None:
     async def scene() -> None:
         one, other = await pair()
         one.channel.send(Cancel(1))
@@ -86,13 +88,13 @@ def test_much_that_is_sent_in_one_turn_is_several_frames(run: Run) -> None:
         await end.channel.attach(ours)
         reading, writing = await asyncio.open_connection(sock=theirs)
         for size in sizes:
-            end.channel.send(Chunk(1, bytes(size), False))
+            end.channel.send(BodyChunk(1, bytes(size), False))
         frames: list[list[int]] = []
         while sum(map(len, frames)) < len(sizes):
             (length,) = struct.unpack("<I", await reading.readexactly(4))
             data = await reading.readexactly(length)
             messages = FrameReader().feed(struct.pack("<I", length) + data)
-            frames.append([len(message.data) for message in messages if isinstance(message, Chunk)])
+            frames.append([len(message.data) for message in messages if isinstance(message, BodyChunk)])
         assert frames == [sizes[:2], sizes[2:3], sizes[3:]]
         end.channel.close()
         await asyncio.wait_for(end.closed.wait(), 5)
@@ -101,24 +103,24 @@ def test_much_that_is_sent_in_one_turn_is_several_frames(run: Run) -> None:
     run(scene())
 
 
-def test_what_goes_along_may_fill_a_frame(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "FULL_FRAME_BYTES", 100)
+def test_messages_added_before_a_frame_may_fill_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(framing, "FULL_FRAME_BYTES", 100)
 
     async def scene() -> None:
         one, other = await pair()
-        one.channel.before_frame = lambda: one.channel.send(Chunk(2, bytes(100), True))
+        one.channel.before_frame = lambda: one.channel.send(BodyChunk(2, bytes(100), True))
         one.channel.send(Cancel(1))
         while len(other.heard) < 2:
             await asyncio.wait_for(other.came.wait(), 5)
             other.came.clear()
-        assert other.heard == [Cancel(1), Chunk(2, bytes(100), True)]
+        assert other.heard == [Cancel(1), BodyChunk(2, bytes(100), True)]
         one.channel.close()
         await asyncio.wait_for(other.closed.wait(), 5)
 
     run(scene())
 
 
-def test_what_cannot_be_encoded_costs_nobody_else_anything(run: Run) -> None:
+def test_a_message_that_can_not_be_encoded_costs_no_other_message(run: Run) -> None:
     async def scene() -> None:
         one, other = await pair()
         for wrong in (Cancel(1 << 64), Status("failed", "caf\udce9"), Report(gauges={"x": object()})):  # type: ignore[dict-item]
@@ -138,7 +140,7 @@ def test_what_cannot_be_encoded_costs_nobody_else_anything(run: Run) -> None:
     run(scene())
 
 
-def test_what_was_sent_before_the_end_arrives(run: Run) -> None:
+def test_messages_sent_before_the_close_arrive(run: Run) -> None:
     async def scene() -> None:
         one, other = await pair()
         one.channel.send(Cancel(1))
@@ -155,7 +157,7 @@ def test_draining_takes_until_the_other_end_has_read(run: Run) -> None:
         end = End()
         await end.channel.attach(ours)
         drained = asyncio.create_task(end.channel.drain())
-        end.channel.send(Chunk(1, bytes(8 << 20), True))  # more than the kernel holds
+        end.channel.send(BodyChunk(1, bytes(8 << 20), True))  # more than the kernel holds
         early, _ = await asyncio.wait((drained,), timeout=0.05)
         reading, writing = await asyncio.open_connection(sock=theirs)
         await reading.readexactly(8 << 20)
@@ -164,6 +166,35 @@ def test_draining_takes_until_the_other_end_has_read(run: Run) -> None:
         await asyncio.wait_for(end.closed.wait(), 5)
         writing.close()
         assert not early
+
+    run(scene())
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_room_is_waited_for_until_the_other_end_reads_or_closes(
+    run: Run, monkeypatch: pytest.MonkeyPatch, closed: bool
+) -> None:
+    monkeypatch.setattr(channel, "UNSENT_BYTES", 1 << 20)
+
+    async def scene() -> None:
+        ours, theirs = socket.socketpair()
+        end = End()
+        await end.channel.attach(ours)
+        end.channel.send(BodyChunk(1, b"", False))
+        await asyncio.wait_for(end.channel.room(), 5)
+        end.channel.send(BodyChunk(1, bytes(8 << 20), False))
+        waiting = asyncio.create_task(end.channel.room())
+        assert not (await asyncio.wait({waiting}, timeout=0.05))[0]
+        if not closed:
+            reading = End()
+            await reading.channel.attach(theirs)
+        else:
+            theirs.close()
+        await asyncio.wait_for(waiting, 5)
+        end.channel.close()
+        await asyncio.wait_for(end.closed.wait(), 5)
+        if not closed:
+            await asyncio.wait_for(reading.closed.wait(), 5)
 
     run(scene())
 
@@ -182,7 +213,7 @@ def test_the_end_is_heard_once_and_nothing_is_sent_after_it(run: Run) -> None:
     run(scene())
 
 
-def test_what_a_read_has_others_send_leaves_with_it_and_no_other_loop_has_to_do_with_it(run: Run) -> None:
+def test_messages_sent_while_reading_leave_after_the_read_in_the_same_loop_only(run: Run) -> None:
     """Each loop has channels of its own: another thread's are none of its business."""
 
     async def scene() -> None:
@@ -194,7 +225,7 @@ def test_what_a_read_has_others_send_leaves_with_it_and_no_other_loop_has_to_do_
             asyncio.get_running_loop().call_soon(lambda: written.append("a turn later"))
             third.channel.send(Cancel(7))
 
-        other.channel._on_messages = pass_on
+        other.hear = pass_on
         third.channel.before_frame = lambda: written.append("sent")
         one.channel.send(Cancel(1))
         await asyncio.wait_for(fourth.came.wait(), 5)

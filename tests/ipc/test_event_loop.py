@@ -26,7 +26,7 @@ def test_asyncio_does_where_uvloop_is_missing(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("finds", [True, False])
-def test_what_a_task_raises_ends_no_loop(monkeypatch: pytest.MonkeyPatch, finds: bool) -> None:
+def test_an_exit_raised_in_a_task_ends_no_loop(monkeypatch: pytest.MonkeyPatch, finds: bool) -> None:
     if not finds:
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
 
@@ -75,10 +75,10 @@ def test_a_signal_in_a_protocols_callback_stops(
     assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == handlers
 
 
-def test_what_was_loaded_is_not_looked_through() -> None:
+def test_frozen_objects_are_not_collected() -> None:
     threshold = gc.get_threshold()
     try:
-        event_loop.settle()
+        event_loop.freeze_heap()
         assert gc.get_freeze_count() > 0
         assert len(gc.get_objects(generation=2)) < gc.get_freeze_count()
     finally:

@@ -20,5 +20,5 @@ def test_a_folder_with_our_package_and_nothing_else(tmp_path: Path) -> None:
 
 def test_another_package_has_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = package_path(tmp_path)
-    monkeypatch.setattr("djl_python.ipc.package_path._ELSEWHERE", ("handlers",))
+    monkeypatch.setattr("djl_python.ipc.package_path.ELSEWHERE", ("handlers",))
     assert package_path(tmp_path) != before

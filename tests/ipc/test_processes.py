@@ -111,7 +111,7 @@ async def test_each_line_of_the_log_says_whose_it_is(tmp_path: Path) -> None:
         assert called() == expected
 
 
-def test_what_can_not_be_encoded_fails_no_request(tmp_path: Path) -> None:
+def test_printed_text_that_can_not_be_encoded_fails_no_request(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(FOREIGN, encoding="utf-8")
     with running_server("-m", f"model={tmp_path}", environment={"PYTHONIOENCODING": "latin-1"}) as server:
         assert httpx.post(f"{server.url}/predictions/model").text == "answered"

@@ -26,18 +26,18 @@ async def test_each_gets_its_own_answer() -> None:
     replies.answered(Done(1))
 
 
-async def test_who_has_left_waits_no_more_and_the_others_are_told_of_an_end() -> None:
+async def test_a_cancelled_wait_ends_and_others_hear_of_the_workers_death() -> None:
     replies = Replies()
     tasks = [asyncio.create_task(replies.to(change(number), lambda: None)) for number in (1, 2, 3)]
     await asyncio.sleep(0)
     tasks[0].cancel()
     replies.answered(Done(2))
     replies.fail(lambda: WorkerDiedError("gone"))
-    found = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [type(one) for one in found] == [asyncio.CancelledError, list, WorkerDiedError]
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(one) for one in results] == [asyncio.CancelledError, list, WorkerDiedError]
 
 
-async def test_what_cant_be_sent_is_not_waited_for() -> None:
+async def test_a_request_that_can_not_be_sent_is_not_waited_for() -> None:
     def fail() -> None:
         raise ServingError("too long")
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from djl_python import cli
-from djl_python.batch.journal import Head, Journal
+from djl_python.batch.journal import Journal, JournalHead
 from djl_python.testing import RunningServer, free_port, running_server
 from tests.batch.inputs import ids, line, read, write
 
@@ -121,7 +121,7 @@ def test_results_of_another_input_are_not_gone_on_with(
 ) -> None:
     source, output = write(tmp_path / "in.jsonl", "a"), tmp_path / "out.jsonl"
     arguments = ["batch", "-u", f"{demo.url}/v1", str(source), str(output), "--body", '{"max_tokens": 1}']
-    with Journal.open(tmp_path / "out.jsonl.unfinished", Head("0" * 64, 1)):
+    with Journal.open(tmp_path / "out.jsonl.unfinished", JournalHead("0" * 64, 1)):
         pass
     assert cli.main(arguments) == 1
     assert "these are results of another input" in capsys.readouterr().err
@@ -159,6 +159,8 @@ def test_an_input_with_faults_is_refused_before_anything_is_answered(
         (["-u", "http://b", "--body", "[]"], "is not a JSON object"),
         (["-u", "http://b", "--concurrency", "0"], "expected a positive number"),
         (["-u", "http://b", "--header", "x"], "expected NAME:VALUE"),
+        (["-u", "http://b", "--dtype", "fp32"], "http://b is a server with settings of its own"),
+        (["-m", "a", "--overwrit3"], "there is no option --overwrit3; did you mean --overwrite?"),
     ],
 )
 def test_mistakes_in_the_arguments(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
@@ -173,6 +175,15 @@ def test_files_that_cant_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "not three different files" in capsys.readouterr().err
     assert cli.main(["batch", "-u", "http://x", str(tmp_path / "none"), str(tmp_path / "out")]) == 1
     assert "No such file" in capsys.readouterr().err
+
+
+def test_a_models_settings_may_be_said(echo: Path, tmp_path: Path) -> None:
+    source = write(tmp_path / "in.jsonl", line("a", prompt="short", max_tokens=1), line("b", prompt="x" * 40))
+    output = tmp_path / "out.jsonl"
+    assert cli.main(["batch", "-m", str(echo), str(source), str(output), "--max-model-len", "20"]) == 1
+    assert ids(output) == ["a"]
+    (wrong,) = read(tmp_path / "out.errors.jsonl")
+    assert "maximum context length is 20 tokens" in json.dumps(wrong)
 
 
 def test_a_model_that_does_not_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

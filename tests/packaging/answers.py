@@ -8,21 +8,21 @@ from typing import Any
 import pytest
 
 
-def same(found: Any, expected: Any) -> bool:
+def same(actual: Any, expected: Any) -> bool:
     """Equal, but for `...` and the last digits of numbers, which depend on the processor.
 
     `...` stands for the end of a text, or, as a key, for what else an object has.
     """
     if isinstance(expected, dict):
         keys = [key for key in expected if key != "..."]
-        if len(keys) == len(expected) and list(found) != keys:
+        if len(keys) == len(expected) and list(actual) != keys:
             return False
-        return all(key in found and same(found[key], expected[key]) for key in keys)
+        return all(key in actual and same(actual[key], expected[key]) for key in keys)
     if isinstance(expected, list):
-        return isinstance(found, list) and len(found) == len(expected) and all(map(same, found, expected))
+        return isinstance(actual, list) and len(actual) == len(expected) and all(map(same, actual, expected))
     if isinstance(expected, str) and expected.endswith("..."):
-        return str(found).startswith(expected.removesuffix("..."))
-    return bool(found == pytest.approx(expected, abs=1e-3) if isinstance(expected, float) else found == expected)
+        return str(actual).startswith(expected.removesuffix("..."))
+    return bool(actual == pytest.approx(expected, abs=1e-3) if isinstance(expected, float) else actual == expected)
 
 
 def documents(text: str) -> list[Any]:

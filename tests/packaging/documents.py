@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Final
 
 from djl_python.config import environment_table, settings_table, without_effect_table
+from djl_python.core.budgets import budgets
 from djl_python.dialects import all_dialects
 from djl_python.dialects.mindie.dialect import MindieParameters
 from djl_python.dialects.shared.chat.request import ChatRequest
 from djl_python.dialects.shared.completion import CompletionRequest
-from djl_python.dialects.shared.fields.generation import GenerationFields
 from djl_python.dialects.shared.fields.structured_output import StructuredOutputFields
+from djl_python.dialects.shared.token_reports import TokenReportFields
 from djl_python.dialects.tgi.types import GenerateParameters
 from djl_python.dialects.triton.types import TritonParameters
 from djl_python.server.app import OWN_ROUTES
@@ -49,6 +50,12 @@ def metrics_table() -> str:
     return "\n".join(["| metric | type | labels | what |", "|---|---|---|---|", *rows])
 
 
+def limits_table() -> str:
+    """Every limit on a request as a Markdown table."""
+    rows = [f"| {one.where} | {one.most:,} {one.of} | {one.why} |" for one in budgets()]
+    return "\n".join(["| of | at most | why |", "|---|---|---|", *rows])
+
+
 #: Of OpenAI's fields, those without effect, which the text names.
 _LABELS: Final = (
     *("user", "metadata", "store", "safety_identifier"),
@@ -61,10 +68,10 @@ _FORM: Final = StructuredOutputFields.__struct_fields__
 #: Generated parts, by the name in their markers. Each is in one document.
 TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "routes": routes_table,
-    "fields of chats and completions": lambda: fields_table(GenerationFields, without=(*_LABELS, *_FORM)),
+    "fields of chats and completions": lambda: fields_table(TokenReportFields, without=(*_LABELS, *_FORM)),
     "fields of structured output": lambda: fields_table(StructuredOutputFields),
-    "fields of chats": lambda: fields_table(ChatRequest, without=GenerationFields.__struct_fields__),
-    "fields of completions": lambda: fields_table(CompletionRequest, without=GenerationFields.__struct_fields__),
+    "fields of chats": lambda: fields_table(ChatRequest, without=TokenReportFields.__struct_fields__),
+    "fields of completions": lambda: fields_table(CompletionRequest, without=TokenReportFields.__struct_fields__),
     "parameters of TGI": lambda: fields_table(GenerateParameters),
     "parameters of MindIE": lambda: fields_table(MindieParameters),
     "parameters of Triton": lambda: fields_table(TritonParameters),
@@ -72,6 +79,7 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "settings without effect": without_effect_table,
     "environment": environment_table,
     "metrics": metrics_table,
+    "limits": limits_table,
 }
 
 
@@ -88,11 +96,11 @@ def with_tables(markdown: str) -> str:
     """
     for name, table in TABLES.items():
         begin, end = markers(name)
-        before, found, rest = markdown.partition(begin)
+        before, mark, rest = markdown.partition(begin)
         _, closed, after = rest.partition(end)
-        if found and not closed:
+        if mark and not closed:
             raise ValueError(f"{begin} without {end}")
-        if found:
+        if mark:
             markdown = f"{before}{begin}\n\n{table().strip()}\n\n{end}{after}"
     return markdown
 

@@ -40,7 +40,7 @@ def blocks(markdown: str) -> list[Block]:
 
 def commands(block: Block) -> list[list[str]]:
     """The commands of a shell block as argument lists; continued lines are joined, comments dropped."""
-    found: list[list[str]] = []
+    argument_lists: list[list[str]] = []
     pending = ""
     for line in block.text.replace("\\\n", " ").splitlines(keepends=True):
         pending += line
@@ -50,10 +50,10 @@ def commands(block: Block) -> list[list[str]]:
             continue
         pending = ""
         if words:
-            found.append(words)
+            argument_lists.append(words)
     if pending:
         raise ValueError(f"a quotation that does not end: {pending}")
-    return found
+    return argument_lists
 
 
 def with_output(markdown: str, language: str) -> list[tuple[Block, str]]:

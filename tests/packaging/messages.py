@@ -23,11 +23,11 @@ def texts(path: Path) -> Iterator[str]:
             yield _FORMATTED.sub(VALUE, node.value)
 
 
-def is_said(message: str, found: str) -> bool:
+def is_said(message: str, text: str) -> bool:
     """Whether a text may read like a message, in which `...` stands for anything: a value, or what is left out."""
     at = 0
     for part in message.split("..."):
-        at = found.find(part.strip(), at)
+        at = text.find(part.strip(), at)
         if at < 0:
             return False
         at += len(part.strip())

@@ -60,10 +60,10 @@ class Row:
     def call(self) -> Call | None:
         """What is sent here; None where the row is no call."""
         cell = self.theirs if self.ours in (SAME, NO_EFFECT, REFUSED) else self.ours
-        found = [_CALL.fullmatch(span) for span in spans(cell)[:1]]
-        if not found or found[0] is None:
+        matches = [_CALL.fullmatch(span) for span in spans(cell)[:1]]
+        if not matches or matches[0] is None:
             return None
-        method, path = found[0].groups()
+        method, path = matches[0].groups()
         return Call(method, path, json.loads(spans(cell)[1]) if len(spans(cell)) > 1 else {})
 
     @property
@@ -91,8 +91,8 @@ def alternatives(cell: str) -> list[dict[str, str]]:
 
 def settings(cell: str) -> dict[str, str]:
     """The settings of a cell, by key or variable; words of another server are none."""
-    found = (_SETTING.fullmatch(span.strip("` ")) for span in re.split(r"`,? (?:and )?`", cell.partition(WARNED)[0]))
-    return {match[1]: match[2] for match in found if match}
+    matches = (_SETTING.fullmatch(span.strip("` ")) for span in re.split(r"`,? (?:and )?`", cell.partition(WARNED)[0]))
+    return {match[1]: match[2] for match in matches if match}
 
 
 def as_option(words: str) -> dict[str, str]:
@@ -103,12 +103,12 @@ def as_option(words: str) -> dict[str, str]:
 
 def rows() -> list[Row]:
     """Every row of the document's tables, in order."""
-    found: list[Row] = []
+    table_rows: list[Row] = []
     section = ""
     for line in (DOCS / "migration.md").read_text(encoding="utf-8").splitlines():
         if line.startswith("## "):
             section = line.removeprefix("## From ")
         if line.startswith("| `"):
             theirs, ours, _ = (cell.strip() for cell in line.removeprefix("|").removesuffix("|").split("|"))
-            found.append(Row(section, theirs, ours))
-    return found
+            table_rows.append(Row(section, theirs, ours))
+    return table_rows

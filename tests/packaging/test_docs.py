@@ -14,12 +14,13 @@ import pytest
 from msgspec import Meta
 
 from djl_python import Input, Output, PairList
-from djl_python.config import ModelSpec, Options, ServerConfig, ServingSettings, load_model_config
+from djl_python.config import ModelSpec, Options, ServerConfig, ServingSettings
 from djl_python.config.binding import settings_of
 from djl_python.dialects.lmi.parameters import ALIASES, LmiParameters
 from djl_python.handler import Context, Handler, Reply
 from djl_python.output_formatter import Sequence, TextGenerationOutput, TextInput, Token
 from djl_python.server.metrics import SPECS
+from djl_python.sources import load_model_config
 from tests.packaging.documents import DOCS, DOCUMENTS, README, ROOT, TABLES, markers, with_tables
 from tests.packaging.fields import fields_table
 from tests.packaging.markdown import Block, anchors, blocks, commands, headings, links
@@ -79,7 +80,7 @@ def test_every_parameter_of_lmi_is_documented() -> None:
         *(("formatters", kind) for kind in (TextGenerationOutput, Sequence, Token, TextInput)),
     ],
 )
-def test_what_code_of_users_is_given_and_gives_is_documented(page: str, documented: type) -> None:
+def test_types_for_users_code_are_documented(page: str, documented: type) -> None:
     text = re.sub(
         r"^```.*?^```$", "", (DOCS / f"{page}.md").read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
     )
@@ -100,8 +101,8 @@ def test_index_leads_to_every_document() -> None:
 
 def test_readme_leads_to_every_document_in_two_steps() -> None:
     first = linked_from(README) & set(DOCUMENTS)
-    found = first.union(*map(linked_from, first))
-    assert [path.name for path in DOCS.glob("*.md") if path not in found] == []
+    linked = first.union(*map(linked_from, first))
+    assert [path.name for path in DOCS.glob("*.md") if path not in linked] == []
 
 
 def test_first_pages_are_short() -> None:
@@ -197,8 +198,8 @@ def test_shell_blocks_name_what_exists(path: Path) -> None:
 def test_links_lead_somewhere(path: Path) -> None:
     broken = []
     for target, anchor in links(path.read_text(encoding="utf-8")):
-        found = (path.parent / target).resolve() if target else path
-        if not found.exists() or (anchor and anchor not in anchors(found.read_text(encoding="utf-8"))):
+        file = (path.parent / target).resolve() if target else path
+        if not file.exists() or (anchor and anchor not in anchors(file.read_text(encoding="utf-8"))):
             broken.append(f"{target}#{anchor}")
     assert broken == []
 
@@ -237,7 +238,7 @@ def test_reading_blocks() -> None:
 
 
 class Inner(msgspec.Struct):
-    """Of two\n    lines."""
+    """On two\n    lines."""
 
 
 class Request(msgspec.Struct):
@@ -251,7 +252,7 @@ def test_fields_of_a_request() -> None:
     assert fields_table(Request, without=("label",)).splitlines()[2:] == [
         "| `count` | integer ≥ 1 | How many. |",
         "| `words` | text or array of text |  |",
-        "| `inner` | object | Of two lines. |",
+        "| `inner` | object | On two lines. |",
     ]
 
 

@@ -17,11 +17,12 @@ import msgspec
 import pexpect
 import pytest
 
-from djl_python.checking import handler_of
-from djl_python.config import ModelConfig, ModelSpec, Options, ServerConfig, ServingSettings, load_model_config
+from djl_python.commands.handler_check import handler_of
+from djl_python.config import ModelConfig, ModelSpec, Options, ServerConfig, ServingSettings
 from djl_python.config.binding import Setting, settings_of
-from djl_python.config.server import load_server_config
+from djl_python.config.server_loading import load_server_config
 from djl_python.core.errors import ConfigError
+from djl_python.sources import load_model_config
 from djl_python.testing import RunningServer, running_server
 from tests.conftest import DEMO
 from tests.packaging.migration import (
@@ -69,8 +70,8 @@ def read(given: Mapping[str, str], folder: Path) -> tuple[ModelConfig, ServerCon
     of_model = {key: given[key] for key in given if key not in {*variables, *of_server}}
     folder.mkdir()
     (folder / "model.py").touch()
-    for file, found in (("serving.properties", of_model), ("config.properties", of_server)):
-        (folder / file).write_text("".join(f"{key}={value}\n" for key, value in found.items()), encoding="utf-8")
+    for file, values in (("serving.properties", of_model), ("config.properties", of_server)):
+        (folder / file).write_text("".join(f"{key}={value}\n" for key, value in values.items()), encoding="utf-8")
     variables["DJL_CACHE_DIR"] = str(folder / "cache")  # no engine is installed there
     server = load_server_config(folder / "config.properties", {}, variables)
     return load_model_config(ModelSpec(name="model", url=str(folder)), server, variables), server
@@ -89,8 +90,8 @@ def theirs(row: Row) -> dict[str, str]:
     """What of the first cell is taken here as it stands; vLLM's flags as options of their names."""
     if row.section in ("Triton", "Ollama", "LitServe and FastAPI"):
         return {}
-    found = settings(row.theirs)
-    return as_option(spans(row.theirs)[0]) if row.section == "vLLM" and row.ours == NO_EFFECT else found
+    taken = settings(row.theirs)
+    return as_option(spans(row.theirs)[0]) if row.section == "vLLM" and row.ours == NO_EFFECT else taken
 
 
 @pytest.mark.parametrize("row", named(row for row in SETTINGS if row.ours == REFUSED))
@@ -101,18 +102,18 @@ def test_refused_settings(row: Row, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("row", named(row for row in SETTINGS if row.ours == NO_EFFECT))
 def test_settings_without_effect(row: Row, tmp_path: Path) -> None:
-    found = effective(theirs(row), tmp_path / "theirs", warning="has no effect")
-    assert found == effective({}, tmp_path / "unset")
+    config = effective(theirs(row), tmp_path / "theirs", warning="has no effect")
+    assert config == effective({}, tmp_path / "unset")
 
 
 @pytest.mark.parametrize("row", named(row for row in SETTINGS if row.ours == BUILT_IN))
 def test_entry_points_of_the_built_in_handler(row: Row, tmp_path: Path) -> None:
     checkpoint = {"option.model_id": str(DEMO)}
-    found, _ = read({**theirs(row), **checkpoint}, tmp_path / "theirs")
+    with_entry_point, _ = read({**theirs(row), **checkpoint}, tmp_path / "theirs")
     plain, _ = read(checkpoint, tmp_path / "plain")
-    for config in (found, plain):
+    for config in (with_entry_point, plain):
         (Path(config.path) / "model.py").unlink()
-    assert handler_of(found) == handler_of(plain)
+    assert handler_of(with_entry_point) == handler_of(plain)
 
 
 BECOMING = [row for row in SETTINGS if row.ours not in (REFUSED, NO_EFFECT, BUILT_IN)]
@@ -122,8 +123,14 @@ BECOMING = [row for row in SETTINGS if row.ours not in (REFUSED, NO_EFFECT, BUIL
 def test_settings_become_what_the_row_says(row: Row, tmp_path: Path) -> None:
     """Whichever way they are written, the configuration is the same one."""
     warning = "there is no such engine here" if WARNED in row.ours else ""
+
+    def warning_of(given: Mapping[str, str]) -> str:
+        if "gpu" in given.get("load_on_devices", ""):
+            return "there is no GPU"
+        return warning if {"vllm", "trtllm"} & {*given.values()} else ""
+
     here = [
-        effective(each, tmp_path / f"here {index}", warning=warning if {"vllm", "trtllm"} & {*each.values()} else "")
+        effective(each, tmp_path / f"here {index}", warning=warning_of(each))
         for index, each in enumerate(alternatives(row.here))
     ]
     there = [effective(theirs(row), tmp_path / "theirs", warning=warning)] if theirs(row) and row.ours != SAME else []
@@ -182,7 +189,8 @@ BODIES: dict[str, dict[str, Any]] = {
 def test_calls_are_answered_as_the_row_says(row: Row, demo: RunningServer) -> None:
     call = row.call
     assert call is not None
-    body = {**copy.deepcopy(BODIES.get(call.path, {"inputs": PROMPT})), **call.fields}
+    prompt = {} if call.fields.keys() & {"prompt", "messages", "tokens"} else {"inputs": PROMPT}
+    body = {**copy.deepcopy(BODIES.get(call.path, prompt)), **call.fields}
     answer = httpx.request(
         call.method, f"{demo.url}{call.path}", json=body if call.method == "POST" else None, timeout=60
     )
@@ -228,12 +236,12 @@ def command_of(row: Row, model: Path) -> tuple[dict[str, str], list[str]]:
     places = {"MODELS": str(model.parent), "hf://owner/model": str(model), "DIR": str(model)}
     pattern = re.compile(r"\b(" + "|".join(places) + r")\b")
     before, arguments = (
-        [pattern.sub(lambda found: places[found[0]], word) for word in part] for part in (before, arguments)
+        [pattern.sub(lambda match: places[match[0]], word) for word in part] for part in (before, arguments)
     )
     return dict(word.split("=", 1) for word in before), arguments
 
 
-SUBCOMMANDS = ("batch", "bench", "chat", "check", "run")
+SUBCOMMANDS = ("batch", "bench", "chat", "check", "pull", "run")
 SERVING = [row for row in COMMANDS if command_of(row, Path("/x"))[1][:1] not in [[name] for name in SUBCOMMANDS]]
 
 
@@ -245,10 +253,10 @@ def test_commands_serve(row: Row, tmp_path: Path) -> None:
     (model / "model.py").write_text(MODEL, encoding="utf-8")
     environment, arguments = command_of(row, model)
     with running_server(*arguments, environment=environment) as server:
-        (found,) = httpx.get(f"{server.url}/v1/models").json()["data"]
+        (listed,) = httpx.get(f"{server.url}/v1/models").json()["data"]
         named = re.search(r"(\S+?)(?:::\S*)?=/", " ".join(arguments))
-        assert found["id"] == (named[1] if named else "lines")
-        answer = httpx.post(f"{server.url}/invocations", params={"model_name": found["id"]}, content="?")
+        assert listed["id"] == (named[1] if named else "lines")
+        answer = httpx.post(f"{server.url}/invocations", params={"model_name": listed["id"]}, content="?")
         assert answer.text == "here"
 
 
@@ -280,6 +288,8 @@ def test_commands_do_what_the_other_servers_do(row: Row, demo: RunningServer, tm
         assert re.search(r"^\| *8 \|", ran.stdout, re.MULTILINE), ran.stdout
     elif arguments[0] == "check":
         assert "\nloaded\n" in ran.stdout
+    elif arguments[0] == "pull":
+        assert Path(ran.stdout.strip().splitlines()[-1].split()[-1]).exists(), ran.stdout
     else:
         assert ANSWER in ran.stdout + "".join(path.read_text("utf-8") for path in tmp_path.glob("out.jsonl"))
 

@@ -17,7 +17,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from djl_python.dialects.openai.batches import Status
+from djl_python.dialects.shared.batches import Status
 from djl_python.server.metrics import SPECS
 from djl_python.testing import RunningServer
 
@@ -66,14 +66,14 @@ def samples(demo: RunningServer) -> dict[str, list[dict[str, str]]]:
     """The labels of each sample, by its name, of a server that has answered; none for what has not happened."""
     body = {"messages": [{"role": "user", "content": "What is deep learning?"}], "max_tokens": 8}
     assert httpx.post(f"{demo.url}/v1/chat/completions", json=body, timeout=60).status_code == 200
-    found: dict[str, list[dict[str, str]]] = {}
+    labels: dict[str, list[dict[str, str]]] = {}
     for family in text_string_to_metric_families(httpx.get(f"{demo.url}/metrics").text):
         suffixes = {"histogram": ("_bucket", "_sum", "_count"), "counter": ("_total",)}.get(family.type, ("",))
         for suffix in suffixes:
-            found.setdefault(f"{family.name}{suffix}", [])
+            labels.setdefault(f"{family.name}{suffix}", [])
         for sample in family.samples:
-            found.setdefault(sample.name, []).append(dict(sample.labels))
-    return found
+            labels.setdefault(sample.name, []).append(dict(sample.labels))
+    return labels
 
 
 def labels_of(metric: str, samples: dict[str, list[dict[str, str]]]) -> set[str]:
@@ -86,7 +86,7 @@ def labels_of(metric: str, samples: dict[str, list[dict[str, str]]]) -> set[str]
 
 
 @pytest.mark.parametrize("expression", [*dashboard_expressions(), *alert_expressions()])
-def test_what_is_named_exists(expression: str, samples: dict[str, list[dict[str, str]]]) -> None:
+def test_metrics_and_labels_of_the_dashboards_exist(expression: str, samples: dict[str, list[dict[str, str]]]) -> None:
     tree = parsed(expression)
     selectors = [part for part in parts(tree) if isinstance(part, promql_parser.VectorSelector)]
     assert selectors
@@ -113,6 +113,15 @@ def test_every_metric_of_a_request_is_on_the_dashboard(samples: dict[str, list[d
         "djl_request_queue_seconds",  # its two stages are
         "djl_request_inference_seconds",
         "djl_request_max_new_tokens",
+        "djl_key_requests_total",  # only where there are API keys
+        "djl_key_tokens_total",
+        "djl_rate_limited_requests_total",  # only where tenants have limits
+        "djl_tenant_tokens_in_flight",
+        "djl_model_loaded",  # only where models are loaded on request
+        "djl_model_loads_total",
+        "djl_model_unloads_total",
+        "djl_worker_node",  # only where workers are on other machines
+        "djl_rerun_requests_total",
     }
 
 

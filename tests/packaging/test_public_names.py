@@ -9,28 +9,37 @@ import pytest
 
 import djl_python
 import djl_python.handler
-import djl_python.output_formatter
 
 
 def test_package_exports() -> None:
-    names = ["Input", "Output", "PairList", "ParameterError", "PayloadError", "__version__"]
+    names = [
+        "Input",
+        "Output",
+        "PairList",
+        "ParameterError",
+        "PayloadError",
+        "Session",
+        "SessionManager",
+        "__version__",
+    ]
     assert djl_python.__all__ == names
     assert all(hasattr(djl_python, name) for name in djl_python.__all__)
 
 
-def test_what_handlers_are_written_against() -> None:
+def test_the_handler_module_has_its_four_public_classes() -> None:
     public = {
         name
-        for name, found in vars(djl_python.handler).items()
-        if inspect.isclass(found) and found.__module__ == "djl_python.handler"
+        for name, value in vars(djl_python.handler).items()
+        if inspect.isclass(value) and value.__module__ == "djl_python.handler"
     }
     assert public == {"Context", "Handler", "Metrics", "Reply"}
 
 
-def test_what_output_formatters_are_written_with() -> None:
+def test_the_output_formatter_module_has_its_public_types() -> None:
     types = {"RequestInput", "RequestOutput", "Sequence", "TextGenerationOutput", "TextInput", "Token"}
-    assert types | {"output_formatter"} <= set(djl_python.output_formatter.__all__)
-    assert all(hasattr(djl_python.output_formatter, name) for name in djl_python.output_formatter.__all__)
+    module = importlib.import_module("djl_python.output_formatter")
+    assert types | {"output_formatter"} <= set(module.__all__)
+    assert all(hasattr(module, name) for name in module.__all__)
 
 
 #: DJL's modules, and the names that handlers written for DJL import from them.
@@ -38,6 +47,7 @@ DJLS = {
     "chat_completions.chat_properties": "ChatProperties",
     "chat_completions.chat_utils": "is_chat_completions_request parse_chat_completions_request",
     "deepspeed": "DeepSpeedService handle",
+    "async_utils": "create_non_stream_output create_stream_chunk_output handle_streaming_response",
     "encode_decode": "decode decode_csv encode encode_csv",
     "fastertransformer": "FasterTransformerService handle",
     "huggingface": "ARCHITECTURES_2_TASK HuggingFaceService StopWord _service get_rolling_batch_class_from_str "
@@ -79,5 +89,5 @@ DJLS = {
 
 @pytest.mark.parametrize("module", DJLS)
 def test_djls_names(module: str) -> None:
-    found = importlib.import_module(f"djl_python.{module}")
-    assert [name for name in DJLS[module].split() if not hasattr(found, name)] == []
+    imported = importlib.import_module(f"djl_python.{module}")
+    assert [name for name in DJLS[module].split() if not hasattr(imported, name)] == []

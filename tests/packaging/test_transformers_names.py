@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 import transformers
+from packaging.version import Version
 from transformers import (
     AttentionInterface,
     AttentionMaskInterface,
@@ -34,12 +35,15 @@ class Used(NamedTuple):
         feature: what doesn't work without it.
         given: how many arguments it is called with, the object of a method among them; None for what isn't called.
         named: arguments that it is called with by name.
+        since: the release that brought it, if the oldest that is supported lacks it. Without it, models that need the
+            feature are refused, or run without it.
     """
 
     name: str
     feature: str
     given: int | None = None
     named: tuple[str, ...] = ()
+    since: str = ""
 
 
 _CODES: Final = "weights that are read as a checkpoint stores them: GPTQ, AWQ, compressed-tensors, experts one by one"
@@ -49,9 +53,11 @@ _CACHES: Final = "decoding in batches on transformers' own cache"
 _HYBRID: Final = "hybrid models on torch: the states of their layers"
 _KERNELS: Final = "native kernels in place of the functions of a hybrid model that runs on torch"
 _IMAGES: Final = "models that take images"
+_ENCODER_DECODERS: Final = "encoder-decoder models under continuous batching"
 _DEVICES: Final = "a model that several devices share"
 _OFFLOADING: Final = "models larger than memory (option.device_map)"
 _ZERO: Final = "weights that DeepSpeed partitions as they are loaded (ZeRO)"
+_FORMATS: Final = "encoders in 16 bits whose code names fp32 for some weights"
 _PROGRESS: Final = "the progress of loading"
 _PIPELINES: Final = "djl_python.huggingface: which tasks transformers has pipelines for"
 _LOADING: Final = "transformers.core_model_loading"
@@ -91,29 +97,34 @@ USED: Final = (
     Used(f"{_QWEN}:torch_recurrent_gated_delta_rule", _KERNELS),
     Used(f"{_QWEN}:causal_conv1d_fn", _KERNELS),
     Used(f"{_QWEN}:causal_conv1d_update", _KERNELS),
-    Used(f"{_FALCON}:mamba2_chunk_scan", _KERNELS),
-    Used(f"{_FALCON}:mamba2_selective_state_update", _KERNELS),
+    Used(f"{_FALCON}:mamba2_chunk_scan", _KERNELS, since="5.15"),
+    Used(f"{_FALCON}:mamba2_selective_state_update", _KERNELS, since="5.15"),
+    Used("transformers.modeling_outputs:BaseModelOutput", _ENCODER_DECODERS, 0, ("last_hidden_state",)),
     Used("transformers.modeling_outputs:BaseModelOutputWithPast", _IMAGES, 0, ("last_hidden_state",)),
     Used("transformers.models.auto.modeling_auto:MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES", _IMAGES),
     Used("transformers.distributed:configuration_utils", _DEVICES),
-    Used("transformers.distributed.configuration_utils:DistributedConfig", _DEVICES, 0, ("tp_size",)),
+    Used("transformers.distributed.configuration_utils:DistributedConfig", _DEVICES, 0, ("tp_size",), since="5.13"),
     Used("transformers:PreTrainedConfig.base_model_tp_plan", _DEVICES),
     Used("transformers:PreTrainedModel._no_split_modules", _OFFLOADING),
+    Used("transformers:PreTrainedModel._keep_in_fp32_modules", _FORMATS),
+    Used("transformers:PreTrainedModel._keep_in_fp32_modules_strict", _FORMATS),
     Used("transformers.utils:logging", _PROGRESS),
     Used("transformers.utils.logging:set_tqdm_hook", _PROGRESS, 1),
 )
 
 
-def found(name: str) -> Any:
+def resolve(name: str) -> Any:
     module, _, path = name.partition(":")
     return reduce(getattr, path.split("."), import_module(module))
 
 
 @pytest.mark.parametrize("used", USED, ids=lambda used: used.name)
-def test_it_is_there_and_takes_what_it_is_given(used: Used) -> None:
+def test_transformers_has_each_name_with_the_arguments_given(used: Used) -> None:
+    if used.since and Version(transformers.__version__) < Version(used.since):
+        pytest.skip(f"transformers has it since {used.since}")
     breaks = f"transformers {transformers.__version__} breaks {used.feature}"
     try:
-        there = found(used.name)
+        there = resolve(used.name)
     except (ImportError, AttributeError) as reason:
         pytest.fail(f"{breaks}. There is no {used.name}: {reason}", pytrace=False)
     if used.given is None:
@@ -143,7 +154,7 @@ def test_nothing_else_is_used_of_modules_within_transformers(nodes: list[ast.AST
 
 
 def test_nothing_else_that_is_private_is_used(nodes: list[ast.AST]) -> None:
-    """Of what transformers' classes have, and the code itself has not."""
+    """Private names are looked for that transformers' classes have, and the code itself has not."""
     own, used = set[str](), set[str]()
     for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

@@ -1,6 +1,7 @@
 """The wheel, really built: what git knows of the package is in it, its kernels, and nothing else.
 
-`make test` builds the one without kernels, as where there is no compiler; `make test-all` also that with all of them.
+`make test` builds the one without kernels, as where there is no compiler, and those that a compiler of the test's own
+makes; `make test-all` also that with all of them.
 """
 
 from __future__ import annotations
@@ -13,16 +14,17 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
 
+from djl_python.engine.checkpoints.linears import Linear
 from djl_python.engine.native import library as finding
-from djl_python.engine.native.compiling import PROCESSORS, Processor, compiler, features_here
-from djl_python.engine.native.library import find_library, processors_here
+from djl_python.engine.native.compiling import PROCESSORS, Processor, compiler, features_here, processors_here
+from djl_python.engine.native.library import find_library
 from djl_python.engine.native.modules.linears import NativeLinears
-from djl_python.engine.reading.recipe.primitives import Linear
 from tests.checkpoints import build_checkpoint
 from tests.engines import open_batch
 
@@ -69,17 +71,63 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def wheel(request: pytest.FixtureRequest, copy: Path, tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     """Kernels for every processor are in it where there is a compiler for them."""
     out = tmp_path_factory.mktemp("wheel")
-    environment = os.environ | ({"PATH": ""} if request.param == WITHOUT_KERNELS else {})
-    # --no-build-isolation: with the setuptools that is here, without a network.
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet"]
-    command += ["--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(out), str(copy)]
-    result = subprocess.run(
-        command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300
-    )
+    environment = {"PATH": ""} if request.param == WITHOUT_KERNELS else {"DJL_SERVING_KERNELS": "all"}
+    result = build(copy, out, environment)
     assert result.returncode == 0, result.stdout + result.stderr
     system = "any" if request.param == WITHOUT_KERNELS else f"linux_{platform.machine()}"
     (path,) = out.glob(f"djl_serving-*-py3-none-{system}.whl")
     return zipfile.ZipFile(path)
+
+
+def build(copy: Path, out: Path, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Have pip build the wheel into `out`, and show what it compiles."""
+    shutil.rmtree(copy / "build", ignore_errors=True)  # setuptools takes what an earlier build has left there
+    # --no-build-isolation: with the setuptools that is here, without a network.
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "-v"]
+    command += ["--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(out), str(copy)]
+    return subprocess.run(
+        command,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=300,
+    )
+
+
+#: A compiler that makes a file of its arguments at once, unless one of them is FLAG.
+COMPILER = """#!/bin/sh
+case " $* " in *" FLAG "*) echo "error: no such flag" >&2; exit 1;; esac
+for last; do :; done
+echo "$*" >"$last"
+"""
+
+
+@pytest.mark.skipif(not processors_here(), reason="no kernels for this processor")
+@pytest.mark.parametrize("which", ["here", "here, with an old compiler", "all"])
+def test_a_wheel_has_the_kernels_of_the_processors_asked_for(copy: Path, tmp_path: Path, which: str) -> None:
+    best, *older = processors_here()
+    refused = next(flag for flag in best.flags if not older or flag not in older[0].flags)
+    tool = tmp_path / "c++"
+    tool.write_text(COMPILER.replace("FLAG", refused if "old" in which else "-none"))
+    tool.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "DJL_SERVING_KERNELS": "all" if which == "all" else ""}
+    result = build(copy, tmp_path, environment)
+    assert result.returncode == 0, result.stdout + result.stderr
+    expected = PROCESSORS if which == "all" else older[:1] if "old" in which else [best]
+    (path,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(path) as wheel:
+        assert {Path(name).name for name in wheel.namelist() if name.endswith(".so")} == {
+            processor.library for processor in expected
+        }
+    for processor in expected:
+        assert f"compiling the CPU kernels for {processor.name}: half a minute" in result.stdout + result.stderr
+
+
+def test_a_word_that_setup_does_not_know(copy: Path, tmp_path: Path) -> None:
+    result = build(copy, tmp_path, {"DJL_SERVING_KERNELS": "most"})
+    assert result.returncode != 0
+    assert "DJL_SERVING_KERNELS=most: expected all, or nothing" in result.stdout + result.stderr
 
 
 def test_contents_are_what_git_knows(wheel: zipfile.ZipFile) -> None:
@@ -89,8 +137,8 @@ def test_contents_are_what_git_knows(wheel: zipfile.ZipFile) -> None:
         for folder, _, rest in (name.partition("/") for name in repository_files())
         if folder in MAPPED
     } | {f"djl_python/engine/native/kernels/{processor.library}" for processor in kernels}
-    found = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    assert sorted(found ^ expected) == []
+    names = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    assert sorted(names ^ expected) == []
 
 
 def test_only_one_top_level_name(wheel: zipfile.ZipFile) -> None:
@@ -151,8 +199,8 @@ def test_kernels_need_neither_compiler_nor_home(installed: Path) -> None:
     environment = {"PYTHONPATH": str(installed), "PATH": "", "HOME": "/nonexistent"}
     command = [sys.executable, "-c", program]
     result = subprocess.run(command, cwd=installed, env=environment, capture_output=True, text=True)
-    found = installed / "djl_python" / "engine" / "native" / "kernels" / processors_here()[0].library
-    assert (result.stdout, result.stderr) == (f"{found}\n", "")
+    library = installed / "djl_python" / "engine" / "native" / "kernels" / processors_here()[0].library
+    assert (result.stdout, result.stderr) == (f"{library}\n", "")
 
 
 @of_kernels

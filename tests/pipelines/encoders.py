@@ -39,7 +39,7 @@ def build_encoder(path: Path, head: str, **settings: Any) -> Path:
     return path
 
 
-def build_translator(path: Path) -> Path:
+def build_translator(path: Path, **settings: Any) -> Path:
     """Save a T5 with the same tokenizer."""
     build_encoder(path, "BertModel")
     config = transformers.T5Config(
@@ -52,6 +52,7 @@ def build_translator(path: Path) -> Path:
         pad_token_id=0,
         eos_token_id=3,
         decoder_start_token_id=0,
+        **settings,
     )
     torch.manual_seed(5)
     transformers.T5ForConditionalGeneration(config).save_pretrained(path)

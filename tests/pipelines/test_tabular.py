@@ -96,7 +96,7 @@ def test_the_calls_of_a_batch(model_dir: Path) -> None:
     assert output.properties["batch_000.content-type"] == "application/json"
 
 
-def test_which_files_are_loaded(model_dir: Path) -> None:
+def test_model_files_are_found_by_their_format(model_dir: Path) -> None:
     refusals = {
         "steam": "option.model_format=steam: expected one of text, pickle",
         "pickle": "may run whatever code is in it; if you trust it, set option.trust_insecure_model_files=true",

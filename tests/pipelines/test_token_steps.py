@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import transformers
 
-from djl_python.pipelines.text_generation import Generation
+from djl_python.pipelines.text_generation import GenerationArguments
 from djl_python.pipelines.token_steps import TextOfTokens, token_steps
 from djl_python.testing import write_byte_tokenizer
 
@@ -24,12 +24,12 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def pieces(tokenizer: Any, text: str, stops: tuple[str, ...] = ()) -> list[str]:
     made = TextOfTokens(tokenizer, stops)
-    found = []
+    texts = []
     for token_id in text.encode():
-        found.append(made.add(token_id))
+        texts.append(made.add(token_id))
         if made.stopped:
-            return found
-    return [*found, made.end()]
+            return texts
+    return [*texts, made.end()]
 
 
 def test_a_character_comes_with_its_last_byte(tokenizer: Any) -> None:
@@ -52,7 +52,7 @@ def test_a_stop_sequence_is_held_back_and_cut(tokenizer: Any) -> None:
 def test_a_reader_that_leaves_ends_the_generation() -> None:
     model = transformers.AutoModelForCausalLM.from_pretrained(DEMO)
     tokenizer = transformers.AutoTokenizer.from_pretrained(DEMO)
-    wanted = Generation.of({"max_new_tokens": 4000, "min_new_tokens": 4000})
+    wanted = GenerationArguments.of({"max_new_tokens": 4000, "min_new_tokens": 4000})
     steps = token_steps(model, tokenizer, ["Hello"], wanted.arguments)
     (first,) = next(steps)
     assert tokenizer.decode([first.token_id]).strip() == "Hello"
@@ -61,7 +61,7 @@ def test_a_reader_that_leaves_ends_the_generation() -> None:
     assert not any(thread.name.startswith("generate") for thread in threading.enumerate())
 
 
-def test_what_generate_raises_reaches_the_reader() -> None:
+def test_an_error_of_generate_reaches_the_reader() -> None:
     model = transformers.AutoModelForCausalLM.from_pretrained(DEMO)
     tokenizer = transformers.AutoTokenizer.from_pretrained(DEMO)
     with pytest.raises(ValueError, match="mood"):
@@ -69,8 +69,12 @@ def test_what_generate_raises_reaches_the_reader() -> None:
 
 
 def test_parameters_of_lmi_become_those_of_generate() -> None:
-    wanted = Generation.of({"max_tokens": 5, "stop": "x", "details": True, "seed": "7", "top_p": None, "top_k": 3})
+    wanted = GenerationArguments.of(
+        {"max_tokens": 5, "stop": "x", "details": True, "seed": "7", "top_p": None, "top_k": 3}
+    )
     assert wanted.arguments == {"max_new_tokens": 5, "top_k": 3, "do_sample": False}
     assert (wanted.stops, wanted.seed, wanted.full_text) == (("x",), 7, False)
-    assert Generation.of({"max_length": 9}, ["a"]) == Generation({"max_length": 9, "do_sample": False}, ("a",))
-    assert Generation.of({}).arguments["max_new_tokens"] == 30
+    assert GenerationArguments.of({"max_length": 9}, ["a"]) == GenerationArguments(
+        {"max_length": 9, "do_sample": False}, ("a",)
+    )
+    assert GenerationArguments.of({}).arguments["max_new_tokens"] == 30

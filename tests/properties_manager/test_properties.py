@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import pytest
 
+from djl_python.properties_manager import hf_properties
 from djl_python.properties_manager.declared import Declared
 from djl_python.properties_manager.hf_properties import HFQuantizeMethods, HuggingFaceProperties
 from djl_python.properties_manager.lmi_dist_rb_properties import LmiDistRbProperties
@@ -50,11 +51,32 @@ def test_arguments_of_from_pretrained() -> None:
     assert configs.device == "cuda:1"
     spread = HuggingFaceProperties(model_id="m", device_map="auto", quantize="bitsandbytes4")
     assert (spread.device, spread.kwargs["device_map"], spread.kwargs["load_in_4bit"]) == (None, "auto", True)
-    assert HuggingFaceProperties(model_id="m", load_in_8bit="true").quantize is HFQuantizeMethods.bitsandbytes8
     assert HuggingFaceProperties(model_id="m", rolling_batch="neuronx").rolling_batch is RollingBatchEnum.auto
     assert HuggingFaceProperties(model_id="m").kwargs == {"trust_remote_code": False}  # not another instance's
     with pytest.raises(ValueError, match="Invalid data type: fp7"):
         HuggingFaceProperties(model_id="m", dtype="fp7")
+
+
+def test_quantization_with_bitsandbytes_needs_a_device_map(caplog: pytest.LogCaptureFixture) -> None:
+    wanted = {"model_id": "m", "device_map": "auto", "load_in_8bit": "true", "low_cpu_mem_usage": "true"}
+    configs = HuggingFaceProperties(**wanted)
+    assert configs.quantize is HFQuantizeMethods.bitsandbytes8
+    assert (configs.kwargs["load_in_8bit"], configs.kwargs["low_cpu_mem_usage"]) == (True, True)
+    for wrong in ({"load_in_8bit": "true"}, {"quantize": "bitsandbytes4"}, {"quantize": "bitsandbytes16"}):
+        with pytest.raises(ValueError, match=r"device_map should be set|quantize='bitsandbytes16'"):
+            HuggingFaceProperties(model_id="m", **wrong)
+    configs = HuggingFaceProperties(model_id="m", quantize="bitsandbytes8", rolling_batch="lmi-dist")
+    assert configs.quantize is HFQuantizeMethods.bitsandbytes
+    assert "load_in_8bit" not in configs.kwargs
+    assert "quantize=bitsandbytes8 has no effect without device_map" in caplog.text
+
+
+def test_a_model_that_all_gpus_share_is_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hf_properties, "gpu_count", lambda: 2)
+    shared = HuggingFaceProperties(model_id="m", tensor_parallel_degree="2", device_id="0")
+    assert (shared.device, shared.kwargs["device_map"]) == (None, "auto")
+    alone = HuggingFaceProperties(model_id="m", tensor_parallel_degree="1", device_id="1")
+    assert (alone.device, "device_map" in alone.kwargs) == ("cuda:1", False)
 
 
 @pytest.mark.parametrize("kind", [VllmRbProperties, LmiDistRbProperties, TensorRtLlmProperties, SchedulerRbProperties])

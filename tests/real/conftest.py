@@ -49,7 +49,7 @@ def opened(path: Path, **settings: Any) -> Iterator[PagedRollingBatch]:
     batch = PagedRollingBatch(
         BuiltInSettings(model_path=str(path), **{**defaults, **settings}), lambda what, done, total: None
     )
-    batch.know(vocabulary_of(Tokenizer.load(path)))
+    batch.set_vocabulary(vocabulary_of(Tokenizer.load(path)))
     try:
         yield batch
     finally:

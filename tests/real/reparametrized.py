@@ -58,8 +58,8 @@ def attention(layer: Layer) -> Tensors:
 
 def biased(layer: Layer) -> Tensors:
     """With biases of queries, keys and values, which are 0."""
-    found = attention(layer)
-    return found | {f"self_attn.{one}_proj.bias": torch.zeros(len(getattr(layer, one))) for one in "qkv"}
+    tensors = attention(layer)
+    return tensors | {f"self_attn.{one}_proj.bias": torch.zeros(len(getattr(layer, one))) for one in "qkv"}
 
 
 def of_neighbours(layer: Layer) -> Tensors:
@@ -80,24 +80,24 @@ def fused(layer: Layer) -> Tensors:
 
 def with_idle_heads(layer: Layer) -> Tensors:
     """Twice as many heads, the others of which give nothing: their number follows from the residual stream's width."""
-    found = {name: torch.cat((weight, torch.zeros_like(weight))) for name, weight in attention(layer).items()}
-    return found | _linears(o=torch.cat((layer.o, torch.zeros_like(layer.o)), 1))
+    tensors = {name: torch.cat((weight, torch.zeros_like(weight))) for name, weight in attention(layer).items()}
+    return tensors | _linears(o=torch.cat((layer.o, torch.zeros_like(layer.o)), 1))
 
 
 def with_normed_queries(layer: Layer) -> Tensors:
     """Heads of 2 HEAD dimensions: the pairs of RoPE at even places are SmolLM2's, those at odd ones constants."""
-    found, real = Tensors(), torch.zeros(2 * HEAD, dtype=torch.bool)
+    tensors, real = Tensors(), torch.zeros(2 * HEAD, dtype=torch.bool)
     real[::2] = True
     for name, weight in (("q", layer.q), ("k", layer.k)):
-        found[f"self_attn.{name}_proj.weight"] = _spread(weight, real)
-        found[f"self_attn.{name}_proj.bias"] = torch.where(real, 0.0, QK_CONSTANT).repeat(len(weight) // HEAD)
+        tensors[f"self_attn.{name}_proj.weight"] = _spread(weight, real)
+        tensors[f"self_attn.{name}_proj.bias"] = torch.where(real, 0.0, QK_CONSTANT).repeat(len(weight) // HEAD)
         scale = math.sqrt(2) if name == "q" else 1.0  # scores are divided by the root of a head twice as wide
-        found[f"self_attn.{name}_norm.weight"] = torch.where(real, QK_RMS * scale, 0.0)
-    found["self_attn.v_proj.weight"] = _spread(layer.v, real)
-    found["self_attn.v_proj.bias"] = torch.zeros(KV_HEADS * 2 * HEAD)
-    found["self_attn.o_proj.weight"] = _spread(layer.o.T, real).T
-    found["self_attn.o_proj.bias"] = torch.zeros(WIDTH)
-    return found
+        tensors[f"self_attn.{name}_norm.weight"] = torch.where(real, QK_RMS * scale, 0.0)
+    tensors["self_attn.v_proj.weight"] = _spread(layer.v, real)
+    tensors["self_attn.v_proj.bias"] = torch.zeros(KV_HEADS * 2 * HEAD)
+    tensors["self_attn.o_proj.weight"] = _spread(layer.o.T, real).T
+    tensors["self_attn.o_proj.bias"] = torch.zeros(WIDTH)
+    return tensors
 
 
 def with_sinks(layer: Layer) -> Tensors:
@@ -155,15 +155,15 @@ def experts_of_granite(layer: Layer) -> Tensors:
 def with_shared_expert(layer: Layer) -> Tensors:
     """Beside an expert that all tokens have, and which gives nothing."""
     shared = {"gate": layer.gate[:512], "up": layer.up[:512], "down": torch.zeros(WIDTH, 512)}
-    found = experts(layer) | {f"mlp.shared_expert.{name}_proj.weight": one for name, one in shared.items()}
-    return found | {"mlp.shared_expert_gate.weight": _router(layer)[:1]}
+    tensors = experts(layer) | {f"mlp.shared_expert.{name}_proj.weight": one for name, one in shared.items()}
+    return tensors | {"mlp.shared_expert_gate.weight": _router(layer)[:1]}
 
 
 def with_shared_experts(layer: Layer) -> Tensors:
     """The same under DeepSeek's names, with a router that corrects its scores."""
     shared = {"gate": layer.gate, "up": layer.up, "down": torch.zeros_like(layer.down)}
-    found = experts(layer) | {f"mlp.shared_experts.{name}_proj.weight": one for name, one in shared.items()}
-    return found | {"mlp.gate.e_score_correction_bias": torch.linspace(-0.1, 0.1, EXPERTS)}
+    tensors = experts(layer) | {f"mlp.shared_experts.{name}_proj.weight": one for name, one in shared.items()}
+    return tensors | {"mlp.gate.e_score_correction_bias": torch.linspace(-0.1, 0.1, EXPERTS)}
 
 
 def experts_of_gpt_oss(layer: Layer) -> Tensors:
@@ -328,18 +328,18 @@ def _config(model_type: str, *, tied: bool, own: Mapping[str, Any]) -> Pretraine
 
 def _doubled(tensors: Mapping[str, Tensor]) -> Tensors:
     """For a residual stream of [x, -x], whose norms are LayerNorms."""
-    found = Tensors()
+    doubled = Tensors()
     for name, tensor in tensors.items():
         if "norm" in name:  # what reads after it, reads x alone
-            found[name] = torch.cat((tensor, torch.zeros_like(tensor)))
-            found[name.replace(".weight", ".bias")] = torch.zeros(2 * len(tensor))
+            doubled[name] = torch.cat((tensor, torch.zeros_like(tensor)))
+            doubled[name.replace(".weight", ".bias")] = torch.zeros(2 * len(tensor))
         elif name.endswith(("o_proj.weight", "down_proj.weight")):
-            found[name] = torch.cat((tensor, -tensor))
+            doubled[name] = torch.cat((tensor, -tensor))
         elif name == "model.embed_tokens.weight":
-            found[name] = torch.cat((tensor, -tensor), 1)
+            doubled[name] = torch.cat((tensor, -tensor), 1)
         else:
-            found[name] = torch.cat((tensor, torch.zeros_like(tensor)), 1)
-    return found
+            doubled[name] = torch.cat((tensor, torch.zeros_like(tensor)), 1)
+    return doubled
 
 
 def _linears(**weights: Tensor) -> Tensors:
@@ -353,9 +353,9 @@ def _interleaved(weight: Tensor) -> Tensor:
 def _spread(weight: Tensor, real: Tensor) -> Tensor:
     """Heads' rows where `real` is true, and rows of 0 elsewhere."""
     heads = len(weight) // HEAD
-    found = torch.zeros(heads, len(real), weight.shape[1])
-    found[:, real] = weight.view(heads, HEAD, -1)
-    return found.flatten(0, 1)
+    spread = torch.zeros(heads, len(real), weight.shape[1])
+    spread[:, real] = weight.view(heads, HEAD, -1)
+    return spread.flatten(0, 1)
 
 
 def _router(layer: Layer) -> Tensor:

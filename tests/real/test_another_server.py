@@ -124,5 +124,5 @@ def test_a_batch(vllm: str, tmp_path: Path) -> None:
     status, _, err = djl("batch", "-u", vllm, str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"))
     assert status == 1 and "1 of 2 requests have errors" in err
     written = "".join((tmp_path / f"{name}.jsonl").read_text() for name in ("out", "out.errors"))
-    found = list(map(json.loads, written.splitlines()))
-    assert [(one["custom_id"], one["response"]["status_code"]) for one in found] == [("smol", 200), ("smoll", 404)]
+    results = list(map(json.loads, written.splitlines()))
+    assert [(one["custom_id"], one["response"]["status_code"]) for one in results] == [("smol", 200), ("smoll", 404)]

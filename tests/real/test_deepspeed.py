@@ -17,6 +17,7 @@ import torch
 from openai import OpenAI
 from transformers import AutoModelForCausalLM
 
+from djl_python.core.sequence_request import SequenceRequest
 from djl_python.core.types import SamplingParams, TokenEvent
 from djl_python.testing import RunningServer, running_server
 from tests.checkpoints import build_checkpoint
@@ -90,8 +91,8 @@ def test_greedy_text_is_transformers(model: str, server: RunningServer, smol: Pa
     assert [token["id"] for token in answer["details"]["tokens"]] == generated
     with torch.no_grad():
         scores = own(torch.tensor([prompt + generated])).logits.log_softmax(-1)[0, len(prompt) - 1 : -1]
-    found = [token["log_prob"] for token in answer["details"]["tokens"]]
-    torch.testing.assert_close(torch.tensor(found), scores[range(24), generated], atol=1e-4, rtol=0)
+    logprobs = [token["log_prob"] for token in answer["details"]["tokens"]]
+    torch.testing.assert_close(torch.tensor(logprobs), scores[range(24), generated], atol=1e-4, rtol=0)
 
 
 def test_a_chat_streams_and_a_schema_forces_an_answer(server: RunningServer) -> None:
@@ -114,13 +115,13 @@ def test_a_chat_streams_and_a_schema_forces_an_answer(server: RunningServer) -> 
     assert json.loads(answer.choices[0].message.content or "")["color"] in ("red", "blue")
 
 
-def test_it_says_what_runs_and_where_weights_are(server: RunningServer) -> None:
+def test_metrics_name_deepspeed_as_the_runner(server: RunningServer) -> None:
     with urllib.request.urlopen(f"{server.url}/metrics", timeout=60) as response:
         lines = [line for line in response.read().decode().splitlines() if line.startswith("djl_engine_info{")]
     assert len(lines) == len(MODELS) and all('runner="deepspeed"' in line for line in lines)
 
 
-def test_what_is_on_nvme_is_the_models_and_goes_with_it(folders: dict[str, Path], server: RunningServer) -> None:
+def test_weights_offloaded_to_nvme_are_in_the_models_folder(folders: dict[str, Path], server: RunningServer) -> None:
     if offload(folders["zero"])["device"] != "nvme":
         pytest.skip("libaio's headers are not here: nothing was offloaded to NVMe")
     (folder,) = (folders["zero"] / "nvme").iterdir()
@@ -168,7 +169,9 @@ async def test_two_processes_have_the_logits_of_one(architecture: str, tmp_path:
     prompts = [[5, 6, 7, 8, 9] * 6, [9, 8, 7]]
     sinks = [Sink() for _ in prompts]
     for prompt, sink in zip(prompts, sinks, strict=True):
-        client.submit(prompt, SamplingParams(max_new_tokens=8, ignore_eos=True, prompt_logprobs=0), sink)
+        client.submit(
+            SequenceRequest(prompt, SamplingParams(max_new_tokens=8, ignore_eos=True, prompt_logprobs=0)), sink
+        )
     for prompt, sink in zip(prompts, sinks, strict=True):
         assert_own(model, prompt, await asyncio.wait_for(sink.end(), 600))
     await client.close()
@@ -180,7 +183,7 @@ def assert_own(model: Any, prompt: list[int], events: list[TokenEvent]) -> None:
     with torch.no_grad():
         scores = model(torch.tensor([prompt + ids])).logits[0].log_softmax(-1)
     assert ids == [int(one) for one in scores[len(prompt) - 1 : -1].argmax(-1)]
-    found = [score for score, _ in events[0].prompt if score is not None]
-    found += [event.logprob for event in events if event.logprob is not None]
+    logprobs = [score for score, _ in events[0].prompt if score is not None]
+    logprobs += [event.logprob for event in events if event.logprob is not None]
     wanted = scores[:-1].gather(1, torch.tensor([prompt + ids])[0, 1:, None])[:, 0]
-    torch.testing.assert_close(torch.tensor(found), wanted, atol=1e-4, rtol=0)
+    torch.testing.assert_close(torch.tensor(logprobs), wanted, atol=1e-4, rtol=0)

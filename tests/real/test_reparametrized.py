@@ -49,11 +49,11 @@ def cases() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("checkpoint", "quantize"), list(cases()), indirect=["checkpoint"])
-def test_it_predicts_what_smollm2_does(
+def test_a_reparametrized_model_predicts_what_smollm2_does(
     checkpoint: Path, quantize: str, some: list[list[int]], expected: Callable[[str], float]
 ) -> None:
     with opened(checkpoint, dtype="bf16", quantize=quantize) as batch:
         assert (batch.info.runner, batch.info.unrounded) == ("native", "")
-        found = of_engine(batch, some)
+        perplexity = of_engine(batch, some)
     # Weights that are written otherwise are rounded otherwise: Gemma's to bf16, gpt-oss's in groups of another order.
-    assert found == pytest.approx(expected(quantize), rel=0.005 if quantize == "none" else 0.02)
+    assert perplexity == pytest.approx(expected(quantize), rel=0.005 if quantize == "none" else 0.02)

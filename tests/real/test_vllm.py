@@ -82,23 +82,23 @@ def test_greedy_text_is_transformers(server: RunningServer, smol: Path, tokenize
     assert [token["id"] for token in answer["details"]["tokens"]] == generated
     with torch.no_grad():
         scores = model(expected).logits.log_softmax(-1)[0, ids.shape[1] - 1 : -1]
-    found = [token["log_prob"] for token in answer["details"]["tokens"]]
-    torch.testing.assert_close(torch.tensor(found), scores[range(24), generated], atol=1e-3, rtol=0)
+    logprobs = [token["log_prob"] for token in answer["details"]["tokens"]]
+    torch.testing.assert_close(torch.tensor(logprobs), scores[range(24), generated], atol=1e-3, rtol=0)
 
 
 @pytest.fixture(scope="module")
 def texts(smol: Path, tokenizer: Any, model: Path) -> dict[str, str]:
     """What transformers generates of the prompt, with each adapter merged into the weights; "": without."""
-    found = {}
+    generated = {}
     ids = torch.tensor([tokenizer.encode(PROMPT)])
     for name in ("", *ADAPTERS):
         weights = AutoModelForCausalLM.from_pretrained(smol, dtype=torch.float32)
         if name:
             merge_(weights, model / "adapters" / name)
         made = weights.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=16, do_sample=False)
-        found[name] = tokenizer.decode(made[0, ids.shape[1] :], skip_special_tokens=True)
-    assert len(set(found.values())) == 3
-    return found
+        generated[name] = tokenizer.decode(made[0, ids.shape[1] :], skip_special_tokens=True)
+    assert len(set(generated.values())) == 3
+    return generated
 
 
 def test_adapters_answer_as_merged_weights_do(server: RunningServer, openai: OpenAI, texts: dict[str, str]) -> None:
@@ -232,8 +232,8 @@ def test_a_schema_forces_the_answer(openai: OpenAI) -> None:
         temperature=0,
         response_format={"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}},
     )
-    found = json.loads(answer.choices[0].message.content or "")
-    assert found["color"] in ("red", "blue") and 0 <= found["count"] <= 9
+    instance = json.loads(answer.choices[0].message.content or "")
+    assert instance["color"] in ("red", "blue") and 0 <= instance["count"] <= 9
 
 
 def test_stop_and_bad_words_and_bias(server: RunningServer) -> None:
@@ -245,7 +245,7 @@ def test_stop_and_bad_words_and_bias(server: RunningServer) -> None:
     assert "Paris" not in without["generated_text"]
 
 
-def test_what_it_can_not_do_is_named(server: RunningServer) -> None:
+def test_parameters_that_vllm_lacks_are_reported_as_ignored(server: RunningServer) -> None:
     body = {"inputs": PROMPT, "parameters": {"max_new_tokens": 2, "do_sample": True, "typical_p": 0.5}}
     request = urllib.request.Request(
         f"{server.url}/invocations", json.dumps(body).encode(), {"content-type": "application/json"}
@@ -254,7 +254,7 @@ def test_what_it_can_not_do_is_named(server: RunningServer) -> None:
         assert "typical_p" in response.headers["x-ignored-parameters"]
 
 
-def test_whoever_leaves_is_gone_within_a_step(server: RunningServer, openai: OpenAI) -> None:
+def test_a_closed_stream_is_gone_within_a_step(server: RunningServer, openai: OpenAI) -> None:
     stream = openai.completions.create(model="smol", prompt=PROMPT, max_tokens=400, stream=True, temperature=0)
     next(iter(stream))
     stream.close()
@@ -275,7 +275,7 @@ def test_vllms_own_metrics_are_shown(server: RunningServer) -> None:
     assert 'model="smol"' in lines[0] and 'model_name="smol"' in lines[0] and 'worker="0"' in lines[0]
 
 
-def test_it_says_what_runs(server: RunningServer) -> None:
+def test_metrics_name_vllm_as_the_runner(server: RunningServer) -> None:
     (line,) = [line for line in metrics(server).splitlines() if line.startswith("djl_engine_info{")]
     assert 'runner="vllm"' in line and 'dtype="float32"' in line
 

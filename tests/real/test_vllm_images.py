@@ -149,8 +149,8 @@ def test_several_sequences_and_beams_see_it(server: RunningServer, answers: dict
     several = ask(server, body(IMAGES["one"], n=2, temperature=1.0, seed=3))
     assert len(several["choices"]) == 2
     beams = {"num_beams": 2, "max_new_tokens": TOKENS}
-    found = ask(server, {**body(IMAGES["one"]), "parameters": beams}, "/invocations")
-    assert found["choices"][0]["message"]["content"]
+    best = ask(server, {**body(IMAGES["one"]), "parameters": beams}, "/invocations")
+    assert best["choices"][0]["message"]["content"]
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,9 @@ def test_several_sequences_and_beams_see_it(server: RunningServer, answers: dict
         ),
     ],
 )
-def test_what_is_refused(server: RunningServer, sent: dict[str, Any], told: str, param: str | None) -> None:
+def test_a_wrong_image_is_refused_with_its_field(
+    server: RunningServer, sent: dict[str, Any], told: str, param: str | None
+) -> None:
     answer = httpx.post(f"{server.url}/v1/chat/completions", json=sent, timeout=600)
     assert answer.status_code == 400
     assert told in answer.json()["error"]["message"] and answer.json()["error"]["param"] == param

@@ -14,7 +14,8 @@ from jsonschema import Draft202012Validator
 from transformers import AutoTokenizer
 
 from djl_python.core.types import Chat, GenerateRequest, Grammar, SamplingParams, TextOptions, TokenEvent, ToolUse
-from djl_python.engine.sampling.grammar import GrammarCompiler, MaskComputer, Matcher
+from djl_python.engine.sampling.grammar import MaskComputer, Matcher
+from djl_python.engine.sampling.grammar_compiler import GrammarCompiler
 from djl_python.text.chat import ChatTemplates
 from djl_python.text.stop import StopSequences
 from djl_python.text.stream import TextStream
@@ -120,7 +121,7 @@ def test_a_grammars_texts_fit_it(vocabulary: Vocabulary, grammar: Grammar) -> No
     """Whatever tokens are drawn of those that the mask allows, in the text that the client gets."""
     tokenizer = vocabulary.tokenizer
     compiler = GrammarCompiler(tokenizer.vocab_size + 7, frozenset({vocabulary.end}))
-    compiler.know(vocabulary_of(tokenizer))
+    compiler.set_vocabulary(vocabulary_of(tokenizer))
     compiled = compiler.compile(grammar).result()
     draw, masks = random.Random(3), MaskComputer(1)
     prompt = vocabulary.encode("Answer:")
@@ -132,7 +133,7 @@ def test_a_grammars_texts_fit_it(vocabulary: Vocabulary, grammar: Grammar) -> No
             token = (
                 vocabulary.end if vocabulary.end in ids and (len(ids) == 1 or draw.random() < 0.3) else draw.choice(ids)
             )
-            if matcher.advance(token):
+            if matcher.accept_token(token):
                 break
             text += reader.push(token)
         else:
@@ -144,16 +145,16 @@ def test_a_grammars_texts_fit_it(vocabulary: Vocabulary, grammar: Grammar) -> No
 
 
 @pytest.mark.parametrize("text", ['{"name": "weather", "arguments": {"city": "Paris"}}', "yes, please", "日本"])
-def test_what_a_grammar_forces_is_written_in_the_tokenizers_own_tokens(vocabulary: Vocabulary, text: str) -> None:
+def test_forced_text_is_written_in_the_tokenizers_own_tokens(vocabulary: Vocabulary, text: str) -> None:
     tokenizer = vocabulary.tokenizer
     compiler = GrammarCompiler(tokenizer.vocab_size, frozenset({vocabulary.end}))
-    compiler.know(vocabulary_of(tokenizer))
+    compiler.set_vocabulary(vocabulary_of(tokenizer))
     matcher = Matcher(compiler.compile(Grammar("regex", re.escape(text))).result())
     reader, said, count = detokenizer(tokenizer, vocabulary.encode("Answer:"), TextOptions()), "", 0
     while True:
         bits = np.unpackbits(MaskComputer(1).masks([matcher])[0].view(np.uint8), bitorder="little")
         token = int(np.flatnonzero(bits)[0])
-        if matcher.advance(token):
+        if matcher.accept_token(token):
             break
         said += reader.push(token)
         count += 1

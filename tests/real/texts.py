@@ -23,8 +23,8 @@ def windows(tokenizer: Any) -> list[list[int]]:
         (_TEXTS / "code.txt").read_text(encoding="utf-8"),
         "".join(tokenizer.apply_chat_template(each, tokenize=False) for each in conversations),
     ]
-    found = []
+    token_windows = []
     for text in texts:
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-        found += [ids[start : start + WINDOW] for start in range(0, len(ids) - WINDOW + 1, WINDOW)]
-    return found
+        token_windows += [ids[start : start + WINDOW] for start in range(0, len(ids) - WINDOW + 1, WINDOW)]
+    return token_windows

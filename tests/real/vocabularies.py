@@ -21,7 +21,7 @@ from typing import Final
 from tests.real.fetch import UnavailableError, cache, download, made_once, say
 
 _VERSION: Final = 1
-_REQUIREMENTS: Final = Path(__file__).with_name("vocabularies.txt")
+REQUIREMENTS: Final = Path(__file__).with_name("vocabularies.txt")
 _WANTED: Final = re.compile(r".*/models/(?:(ggml-vocab-[^/]+)|templates/([^/]+\.jinja))")
 _BETWEEN_TEXTS: Final = "\n__ggml_vocab_test__\n"
 #: Those that transformers reads from a GGUF file. For the exact ones, it makes the ids that llama.cpp expects.
@@ -53,7 +53,7 @@ def fetch(environ: Mapping[str, str] = os.environ) -> Path:
 
     def make(made: Path, folder: Path) -> None:
         only = ("--no-binary", "llama-cpp-python")
-        (archive,) = download(_REQUIREMENTS, folder, cache(environ), "77 MB", *only).glob("*.tar.gz")
+        (archive,) = download(REQUIREMENTS, folder, cache(environ), "77 MB", *only).glob("*.tar.gz")
         (made / "templates").mkdir(parents=True)
         with tarfile.open(archive) as sources:
             for member in sources:

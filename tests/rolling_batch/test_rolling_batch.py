@@ -106,7 +106,7 @@ def test_unused_parameters_are_named(caplog: pytest.LogCaptureFixture) -> None:
     assert filter_unused_generation_params(given, {"top_k"}, "steam", remove_unused_params=True) == {"top_k": 1}
 
 
-def test_what_a_subclass_may_leave_out() -> None:
+def test_a_subclass_may_leave_out_the_tokenizer() -> None:
     with pytest.raises(RuntimeError, match="Letters has no tokenizer"):
         Letters("configs").get_tokenizer()
     with pytest.raises(TypeError):

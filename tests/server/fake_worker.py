@@ -1,8 +1,9 @@
 """A worker that needs no model: it speaks the protocol over the inherited socket and does what a request's body says.
 
-How it loads is said by the model's properties: `load` = ok | fail | crash | hang | later, `capacity`. `crash_after`
-names a file: the worker that does not find it loads and creates it, later ones crash. `stopped` names one that it
-creates when it is told to stop. It takes one query besides.
+How it loads is said by the model's properties: `load` = ok | fail | no_memory | crash | hang | later | never, and
+`capacity`.
+`crash_after` names a file: the worker that does not find it loads and creates it, later ones crash, or do what `then`
+says. `stopped` names one that it creates when it is told to stop. It takes one query besides.
 """
 
 from __future__ import annotations
@@ -24,7 +25,22 @@ import msgspec
 from djl_python.config import ModelConfig
 from djl_python.core.engine_info import EngineInfo
 from djl_python.ipc.channel import Channel
-from djl_python.ipc.protocol import AnyMessage, Break, Call, Cancel, Chunk, Load, Report, Start, Status, Stop, Taken
+from djl_python.ipc.heartbeat import Heart
+from djl_python.ipc.protocol import (
+    AnyMessage,
+    BodyChunk,
+    Break,
+    Call,
+    Cancel,
+    Load,
+    Report,
+    Start,
+    Status,
+    Stop,
+    Taken,
+    UsageReport,
+    WorkerInfo,
+)
 
 
 class FakeWorker:
@@ -35,6 +51,7 @@ class FakeWorker:
         self.taken: Counter[int] = Counter()
         self.heard = asyncio.Event()
         self.channel: Channel
+        self.heart: Heart
         self.config: ModelConfig
 
     async def run(self, fd: int) -> None:
@@ -46,6 +63,7 @@ class FakeWorker:
         for message in messages:
             if isinstance(message, Load):
                 self.config = msgspec.msgpack.decode(message.model, type=ModelConfig)
+                self.heart = Heart(self.channel, self.config.serving.heartbeat_timeout_s)
                 self.tasks[0] = asyncio.create_task(self.load(self.config))
             elif isinstance(message, Call):
                 self.tasks[message.id] = asyncio.create_task(self.answer(message))
@@ -57,7 +75,7 @@ class FakeWorker:
                 self.cancels.append(message.reason)
                 if (task := self.tasks.pop(message.id, None)) is not None:
                     task.cancel()
-                    self.channel.send(Chunk(message.id, b"", True))
+                    self.channel.send(BodyChunk(message.id, b"", True))
                 self.report()
             elif isinstance(message, Stop):
                 Path(self.config.properties.get("stopped", os.devnull)).touch()
@@ -76,7 +94,7 @@ class FakeWorker:
         how = config.properties.get("load", "ok")
         marker = config.properties.get("crash_after")
         if marker:
-            how = "crash" if Path(marker).exists() else "ok"
+            how = config.properties.get("then", "crash") if Path(marker).exists() else "ok"
             Path(marker).touch()
         if log := config.properties.get("pids"):
             with Path(log).open("a") as file:
@@ -84,24 +102,32 @@ class FakeWorker:
         self.channel.send(Status("loading", "reading weights", 1, 2))
         if how == "later":
             await asyncio.sleep(0.5)
-        if how == "fail":
-            self.channel.send(Status("failed", 'model.py:3: in handle\nZeroDivisionError: "oops"'))
+        if how in ("fail", "no_memory"):
+            why = 'model.py:3: in handle\nZeroDivisionError: "oops"'
+            self.channel.send(Status("failed", why, no_memory=how == "no_memory"))
             await self.channel.drain()
             self.done.set()
         elif how == "crash":
             os._exit(3)
         elif how == "hang":
             time.sleep(600)
+        elif how == "never":  # as hang, in a process that others share
+            await asyncio.sleep(600)
         else:
-            runner = config.properties.get("runner")
-            engine = None if runner is None else EngineInfo(runner=runner)
+            runner, device = config.properties.get("runner"), Path(config.properties.get("device_file", "none"))
+            engine = (
+                None
+                if runner is None
+                else EngineInfo(runner=runner, device=device.read_text() if device.exists() else "")
+            )
             capacity = int(config.properties.get("capacity", "4"))
-            self.channel.send(Status("ready", capacity=capacity, queries=1, engine=engine))
+            self.channel.send(Status("ready", info=WorkerInfo(capacity, at_once=capacity, queries=1, engine=engine)))
             self.report()
 
     async def answer(self, call: Call) -> None:
         order = json.loads(call.body) if call.body else {}
-        order.pop("model", None)  # the front end's business
+        for name in ("model", "stream"):  # the front end's business
+            order.pop(name, None)
         await getattr(self, f"do_{order.pop('do', 'echo')}")(call, **order)
         self.tasks.pop(call.id, None)
         self.report()
@@ -109,47 +135,78 @@ class FakeWorker:
     def reply(self, call: Call, value: object) -> None:
         headers = {"content-type": "application/json", "x-request-id": call.headers["x-request-id"]}
         self.channel.send(Start(call.id, 200, headers))
-        self.channel.send(Chunk(call.id, json.dumps(value).encode(), True))
+        self.channel.send(BodyChunk(call.id, json.dumps(value).encode(), True))
 
     async def do_echo(self, call: Call, sleep_s: float = 0) -> None:
         await asyncio.sleep(sleep_s)
         self.reply(call, {"path": call.path, "query": call.query, "headers": call.headers, "pid": os.getpid()})
 
+    async def do_anything(self, call: Call, **_fields: object) -> None:
+        self.reply(call, {})
+
+    async def do_bytes(self, call: Call, answer: str, kind: str, times: int = 1, **_fields: object) -> None:
+        """Answers with these bytes, in Latin-1, so many times."""
+        self.channel.send(Start(call.id, 200, {"content-type": kind}))
+        for _ in range(times - 1):
+            self.channel.send(BodyChunk(call.id, answer.encode("latin-1"), False))
+            await asyncio.sleep(0)
+        self.channel.send(BodyChunk(call.id, answer.encode("latin-1"), True))
+
+    async def do_print(self, call: Call, text: str) -> None:
+        print(text, flush=True)
+        self.reply(call, {})
+
     async def do_headers(self, call: Call, status: int = 200, **headers: str) -> None:
         self.channel.send(Start(call.id, status, headers))
-        self.channel.send(Chunk(call.id, b"" if status == 204 else b"body", True))
+        self.channel.send(BodyChunk(call.id, b"" if status == 204 else b"body", True))
 
     async def do_stream(self, call: Call, n: int = 3, gap_s: float = 0, size: int = 0, kind: str = "jsonlines") -> None:
         content_type = "text/event-stream" if kind == "sse" else "application/jsonlines"
         self.channel.send(Start(call.id, 200, {"content-type": content_type}))
         for index in range(n):
             line = json.dumps({"n": index, "pad": "x" * size}).encode()
-            self.channel.send(Chunk(call.id, b"data: " + line + b"\n\n" if kind == "sse" else line + b"\n", False))
+            self.channel.send(BodyChunk(call.id, b"data: " + line + b"\n\n" if kind == "sse" else line + b"\n", False))
             await asyncio.sleep(gap_s)
-        self.channel.send(Chunk(call.id, b"", True))
+        self.channel.send(BodyChunk(call.id, b"", True))
 
     async def do_flow(self, call: Call, n: int, size: int, ahead: int) -> None:
         """A stream that is never more than `ahead` bytes before its client."""
         self.channel.send(Start(call.id, 200, {}))
         written = 0
         for _ in range(n):
-            self.channel.send(Chunk(call.id, bytes(size), False))
+            self.channel.send(BodyChunk(call.id, bytes(size), False))
             written += size
             while written - self.taken[call.id] > ahead:
                 self.heard.clear()
                 await self.heard.wait()
-        self.channel.send(Chunk(call.id, b"", True))
+        self.channel.send(BodyChunk(call.id, b"", True))
 
     async def do_break(self, call: Call, size: int = 0) -> None:
         self.channel.send(Start(call.id, 200, {"content-type": "text/csv"}))
-        self.channel.send(Chunk(call.id, b"a,b" + b"c" * size, False))
+        self.channel.send(BodyChunk(call.id, b"a,b" + b"c" * size, False))
         self.channel.send(Break(call.id))
 
-    async def do_hang(self, call: Call) -> None:
+    async def do_tokens(self, call: Call, prompt: int, generated: int) -> None:
+        """Says that the call had so many tokens, if it is asked."""
+        if call.counted:
+            self.channel.send(UsageReport(call.id, prompt, generated))
+        self.reply(call, {"key": call.key_name, "is_manager": call.is_manager})
+
+    async def do_usage(self, call: Call, usage: dict[str, object]) -> None:
+        """Answers with these token counts."""
+        self.reply(call, {"usage": usage})
+
+    async def do_hang(self, call: Call, **_fields: object) -> None:
         await asyncio.sleep(600)
 
-    async def do_freeze(self, call: Call) -> None:
-        time.sleep(600)
+    async def do_freeze(self, call: Call, seconds: float = 600) -> None:
+        time.sleep(seconds)
+        self.reply(call, os.getpid())
+
+    async def do_answers(self, call: Call, yes: bool, again_s: float = 0.5) -> None:
+        self.heart.set_answering(yes)
+        asyncio.get_running_loop().call_later(again_s, self.heart.set_answering, True)
+        self.reply(call, "told")
 
     async def do_die(self, call: Call) -> None:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -13,18 +13,22 @@ from typing import Any
 import httpx
 import msgspec
 
-from djl_python.config import ModelConfig, ModelSpec, Options, ServerConfig, ServingSettings, load_model_config
+from djl_python.config import ModelConfig, ModelSpec, Options, ServerConfig, ServingSettings
 from djl_python.core.errors import ConfigError
 from djl_python.dialects import all_dialects
 from djl_python.dialects.shared.base import Dialect
 from djl_python.server.app import FrontEnd
+from djl_python.server.composition import Parts
 from djl_python.server.http.access import doors
-from djl_python.server.http.listening import Listener
+from djl_python.server.http.listening import SocketListener
 from djl_python.server.metrics import Metrics
+from djl_python.server.models.health import Health
 from djl_python.server.models.local_processes import LocalProcesses
 from djl_python.server.models.placement import Placement
 from djl_python.server.models.registry import ModelRegistry
-from djl_python.server.models.served_model import Health, ServedModel
+from djl_python.server.models.residence.clock import Clock
+from djl_python.server.models.served_model import ServedModel
+from djl_python.sources import load_model_config
 
 FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
 FAKE_MODULE = "tests.server.fake_worker"  # which workers find in
@@ -128,8 +132,8 @@ class Site:
         """The sum of the samples whose names and labels begin with `line`; 0 if a metric of that name has none."""
         lines = (await self.client.get("/metrics")).text.splitlines()
         name = line.partition("{")[0]
-        assert any(found.startswith(f"# TYPE {name} ") for found in lines), name
-        return sum(float(found.rpartition(" ")[2]) for found in lines if found.startswith(line))
+        assert any(sample.startswith(f"# TYPE {name} ") for sample in lines), name
+        return sum(float(sample.rpartition(" ")[2]) for sample in lines if sample.startswith(line))
 
 
 async def until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
@@ -140,7 +144,7 @@ async def until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
 
 
 async def wait_ready(model: ServedModel) -> None:
-    await until(lambda: model.health in (Health.HEALTHY, Health.FAILED))
+    await until(lambda: model.health in (Health.HEALTHY, Health.FAILED, Health.UNLOADED))
 
 
 @contextlib.asynccontextmanager
@@ -150,6 +154,7 @@ async def running(
     dialects: dict[str, Dialect] | None = None,
     placement: Placement | None = None,
     directories: bool = False,
+    clock: Clock | None = None,
     **server: Any,
 ) -> AsyncIterator[Site]:
     """A server of these models, else of one called m. `directories`: models that come later are read from theirs."""
@@ -166,10 +171,13 @@ async def running(
         read=(lambda spec: load_model_config(spec, config)) if directories else None,
         default_model=config.default_model,
         drain_timeout_s=config.drain_timeout_s,
+        load_on_request=config.load_on_request,
+        memory_budget=config.memory_budget,
+        clock=clock,
     )
-    front_end = FrontEnd(config, registry, metrics, dialects or all_dialects())
+    front_end = FrontEnd(Parts(config, metrics, registry, dialects or all_dialects()))
     loading = [registry.register(spec_of(one), one, at_startup=True) for one in configs]
-    listener = Listener(config.inference_address)
+    listener = SocketListener(config.inference_address)
     listener.listen()
     http = front_end.http_server(next(iter(doors(config))))
     http.add_sockets(listener.sockets)
@@ -179,7 +187,7 @@ async def running(
             await asyncio.gather(*loading, return_exceptions=True)
             await asyncio.gather(*(wait_ready(model) for model in registry.models))
         # verify: else each client reads all certificates of the machine's first, which takes longer than a test
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20, verify=False) as client:
+        async with httpx.AsyncClient(base_url=str(listener.address), timeout=20, verify=False) as client:
             front_end.batches.start()
             yield Site(port, client, front_end, registry, files)
     finally:

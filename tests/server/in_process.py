@@ -5,11 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 
 from djl_python.core.errors import ModelLoadError
+from djl_python.ipc.protocol import Status
 from djl_python.server.models.placement import ReplicaSpec, Started
 from tests.server.fake_worker import FakeWorker
+
+
+def void(_: object) -> None:
+    """Nothing."""
 
 
 class InProcess:
@@ -19,7 +25,10 @@ class InProcess:
         self.refusal = ""
         self.started: list[tuple[ReplicaSpec, Started]] = []
 
-    async def start(self, spec: ReplicaSpec) -> Started:
+    async def close(self) -> None:
+        """Nothing is left of workers that have ended."""
+
+    async def start(self, spec: ReplicaSpec, report: Callable[[Status], None] = void) -> Started:
         """Start a fake worker."""
         if self.refusal:
             raise ModelLoadError(self.refusal)
@@ -28,10 +37,6 @@ class InProcess:
         exited = asyncio.create_task(_end_of(working))
         self.started.append((spec, Started(ours, exited, lambda: void(working.cancel()))))
         return self.started[-1][1]
-
-
-def void(_: object) -> None:
-    """Nothing."""
 
 
 async def _work(fd: int) -> None:

@@ -27,7 +27,7 @@ def test_without_a_terminal_progress_is_plain_and_rate_limited() -> None:
     assert err.getvalue().splitlines() == ["model m: weights 1/100", "model m: weights 100/100", "model m: warming up"]
 
 
-def test_what_of_it_is_going_on_is_rate_limited_too() -> None:
+def test_details_of_progress_are_rate_limited() -> None:
     for err, said in (
         (io.StringIO(), "model m: installing requirements: Collecting cow\n"),
         (Terminal(), "\r\x1b[Kmodel m: ... installing requirements: Collecting cow"),
@@ -55,7 +55,7 @@ def test_on_a_terminal_there_is_a_bar_that_vanishes() -> None:
     assert err.getvalue().endswith("weights\r\x1b[Kmodel m: ready after 1.2 s\n")
 
 
-def test_what_runs_a_model_is_in_the_ready_line() -> None:
+def test_the_ready_line_names_the_engine() -> None:
     err = io.StringIO()
     announcer = Announcer(io.StringIO(), err)
     announcer.ready(ModelConfig(name="m"), 1.25, EngineInfo(runner="native", dtype="bfloat16", device="cpu"))
@@ -70,7 +70,7 @@ def test_what_runs_a_model_is_in_the_ready_line() -> None:
     ]
 
 
-def test_who_no_longer_reads_ends_nothing() -> None:
+def test_a_closed_terminal_ends_no_announcement() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with open(writing, "w", buffering=1) as gone:
@@ -94,15 +94,15 @@ def test_urls_are_shown_without_what_may_be_secret() -> None:
     err = io.StringIO()
     announcer = Announcer(io.StringIO(), err)
     config = ModelConfig(name="m", url="https://u:hidden@h/m.zip?hidden")
-    announcer.found([config])
+    announcer.list_models([config])
     announcer.failed(config, "why")
     assert err.getvalue() == "model m: https://h/m.zip\n\nmodel m failed to load (https://h/m.zip):\n  why\n\n"
 
 
-def test_what_was_found_comes_with_its_warnings() -> None:
+def test_found_models_are_listed_with_their_warnings() -> None:
     err = io.StringIO()
     config = ModelConfig(name="m", version="2", path="/models/m", warnings=("serving.properties:1: odd",))
-    Announcer(io.StringIO(), err).found([config])
+    Announcer(io.StringIO(), err).list_models([config])
     assert err.getvalue().splitlines() == ["model m version 2: /models/m", "  warning: serving.properties:1: odd"]
 
 
@@ -125,3 +125,8 @@ def test_the_ready_block_has_a_command_for_each_model() -> None:
 def test_a_unix_socket_is_reached_by_its_path() -> None:
     line = curl_line(Address(unix_path="/tmp/a b.sock"), ModelConfig(name="m"), "", only=True)
     assert shlex.split(line)[:4] == ["curl", "--unix-socket", "/tmp/a b.sock", "http://localhost/invocations"]
+
+
+def test_a_server_that_asks_for_keys_says_where_one_goes() -> None:
+    line = curl_line(Address(), ModelConfig(name="m"), "", only=True, keys=True)
+    assert shlex.split(line)[1:4] == ["http://127.0.0.1:8080/invocations", "-H", "Authorization: Bearer $KEY"]

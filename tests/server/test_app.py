@@ -1,20 +1,25 @@
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from djl_python.config import ModelConfig
 from djl_python.core.errors import PayloadError, ServingError
+from djl_python.dialects import DIALECTS, all_dialects
 from djl_python.dialects.lmi.dialect import LmiDialect
-from djl_python.dialects.shared.base import Answer, Dialect, Kind, Parsed, Route, ServerView
+from djl_python.dialects.shared.base import Answer, Dialect, Kind, Parsed, Route
+from djl_python.dialects.shared.views import ServerView
 from djl_python.inputs import Input
+from djl_python.server.app import OWN_ROUTES
 from djl_python.server.metrics import CONTENT_TYPE
-from djl_python.server.models.served_model import Health
+from djl_python.server.models.health import Health
 from tests.server.harness import Site, model_config, running, until, wait_ready
+from tests.server.in_process import InProcess
 
 
 async def test_ping_is_djls_and_health_is_strict() -> None:
@@ -128,8 +133,8 @@ class Paged(Dialect):
             raise PayloadError("no")
         if operation == "unload":
             return self.unload(server, path_values["model"])
-        found = [] if operation == "ping" else [server.select(path_values["model"]).config.name]
-        return Answer(200, json.dumps([operation, found, body.decode(), server.ready]).encode())
+        models = [] if operation == "ping" else [server.select(path_values["model"]).config.name]
+        return Answer(200, json.dumps([operation, models, body.decode(), server.ready]).encode())
 
     async def unload(self, server: ServerView, name: str) -> Answer:
         await server.unload(name)
@@ -139,7 +144,7 @@ class Paged(Dialect):
         model: str | None = json.loads(body).pop("model", None)
         return model
 
-    def answering_dialect(self, operation: str, model: ModelConfig) -> str:
+    def answering_dialect(self, operation: str, model: ModelConfig, task: str, body: bytes) -> str:
         return "lmi" if model.name == "other" else self.name
 
     def error(
@@ -214,7 +219,7 @@ async def test_on_v1_the_bodys_model_comes_before_any_other_name() -> None:
         assert broken.json()["error"]["message"].startswith("the request body is not valid JSON: ")
 
 
-async def test_what_names_no_model_is_refused_as_the_only_model_would() -> None:
+async def test_an_unknown_model_is_refused_in_the_only_models_dialect() -> None:
     compat = model_config("m", option={"tgi_compat": True})
     async with running(compat) as site:
         for answer in (
@@ -258,3 +263,21 @@ async def test_a_model_tells_what_became_of_its_requests() -> None:
         tally = site.model.status.tally
         assert (tally.succeeded, tally.failed) == (3, 1)
         assert tally.succeeded_s > 0 and tally.last_s > site.model.registered_s
+
+
+def _places(routes: Iterable[Route]) -> set[tuple[str, str]]:
+    return {(route.method, route.path) for route in routes}
+
+
+@pytest.mark.parametrize("absent", DIALECTS)
+async def test_a_server_does_without_any_of_its_dialects(absent: str, tmp_path: Path) -> None:
+    """What is missing are the routes of that one, and with OpenAI's API the batches, which it alone has."""
+    dialects = all_dialects()
+    gone = dialects.pop(absent)
+    async with running(dialects=dialects, placement=InProcess(), batch_directory=str(tmp_path)) as site:
+        assert (await site.client.get("/ping")).status_code == 200
+        paths = (await site.client.get("/openapi.json")).json()["paths"]
+        others = [*OWN_ROUTES, *(route for one in dialects.values() for route in (*one.routes, *one.shared))]
+        left = {(method.upper(), path) for path, methods in paths.items() for method in methods}
+        assert not left & (_places(gone.routes) - _places(others))
+        assert (await site.client.get("/v1/batches")).status_code == (404 if absent == "openai" else 200)

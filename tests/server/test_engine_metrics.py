@@ -59,7 +59,9 @@ def test_a_counter_and_a_histogram_keep_their_names() -> None:
 @pytest.mark.parametrize(
     ("name", "kind"), [("djl_requests", "gauge"), ("a b", "gauge"), ("vllm:x", "speed"), ("", "gauge")]
 )
-def test_what_no_engine_may_have_is_said_and_not_shown(name: str, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_forbidden_name_of_a_metric_is_logged_and_not_shown(
+    name: str, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
     metrics = Metrics()
     with caplog.at_level(logging.WARNING):
         metrics.model("m", "").apply("0", told(1, name, kind))

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import re
+import resource
 import signal
 import stat
 import sys
@@ -19,6 +20,7 @@ import pytest
 
 from djl_python.core.errors import ConfigError
 from djl_python.server.lifecycle import Server
+from tests.processes import has_ended, until_ended
 from tests.server.harness import FAKE_WORKER, model_config, until
 
 ModelDir = Callable[..., Path]
@@ -91,9 +93,9 @@ async def spawned(*arguments: object, ready: bool = True, **environment: str) ->
     try:
         if ready:
             await until(lambda: "curl " in server.output or process.returncode is not None, timeout_s=30)
-            found = re.search(r"ready at (\S+)", server.output)
-            assert found, server.output
-            server.url = found[1]
+            match = re.search(r"ready at (\S+)", server.output)
+            assert match, server.output
+            server.url = match[1]
         yield server
     finally:
         if process.returncode is None:
@@ -105,10 +107,6 @@ async def spawned(*arguments: object, ready: bool = True, **environment: str) ->
 async def _read(server: Spawned, stream: asyncio.StreamReader) -> None:
     while data := await stream.read(65536):
         server.output += data.decode()
-
-
-def all_gone(processes: list[psutil.Process]) -> bool:
-    return not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
 
 
 async def test_the_ready_block_tells_a_command_that_works(model_dir: ModelDir) -> None:
@@ -139,7 +137,7 @@ async def test_sigterm_lets_running_requests_finish_and_takes_no_new_ones(model_
         answer = await slow
         assert answer.status_code == 200 and len(answer.text.splitlines()) == 10
         assert await server.process.wait() == 0
-    assert all_gone(workers)
+    assert all(map(has_ended, workers))
 
 
 async def test_sigterm_lets_requests_of_a_model_that_is_being_unloaded_finish_too(model_dir: ModelDir) -> None:
@@ -155,7 +153,7 @@ async def test_sigterm_lets_requests_of_a_model_that_is_being_unloaded_finish_to
             assert (await unloading).status_code == 200
         assert await server.process.wait() == 0
         assert "did not finish" not in server.output
-    assert all_gone(workers)
+    assert all(map(has_ended, workers))
 
 
 async def test_sigterm_lets_requests_finish_while_another_model_loads(
@@ -174,7 +172,7 @@ async def test_sigterm_lets_requests_finish_while_another_model_loads(
         assert answer.status_code == 200 and len(answer.text.splitlines()) == 5
 
 
-async def test_what_does_not_finish_in_time_gets_an_error(model_dir: ModelDir) -> None:
+async def test_requests_that_outlast_the_drain_get_an_error(model_dir: ModelDir) -> None:
     async with spawned(model_dir(), SERVING_DRAIN_TIMEOUT="0.3") as server:
         hanging = asyncio.create_task(server.post(do="hang"))
         streaming = asyncio.create_task(server.post(do="stream", n=1000, gap_s=0.05))
@@ -183,6 +181,56 @@ async def test_what_does_not_finish_in_time_gets_an_error(model_dir: ModelDir) -
         assert await server.process.wait() == 0
         assert (await hanging).status_code == 503
         assert "shutting down" in (await streaming).text.splitlines()[-1]
+
+
+async def test_sigterm_is_noticed_before_the_sockets_close(model_dir: ModelDir) -> None:
+    async with spawned(model_dir(), SERVING_DRAIN_DELAY="60") as server:
+        streaming = asyncio.create_task(server.post(do="stream", n=5, gap_s=0.1))
+        await server.in_flight(1)
+        server.process.send_signal(signal.SIGTERM)
+        await until(lambda: "new requests get 503 for 60 s (drain_delay)" in server.output)
+        refused = await server.post(do="echo")  # on a connection of its own
+        assert refused.status_code == 503 and int(refused.headers["retry-after"]) >= 1
+        statuses = {}
+        async with server.client() as client:
+            for path in ("/health", "/v2/health/ready", "/ping", "/v2/health/live", "/metrics"):
+                statuses[path] = (await client.get(path)).status_code
+        assert list(statuses.values()) == [503, 503, 503, 200, 200]
+        answer = await streaming
+        assert answer.status_code == 200 and len(answer.text.splitlines()) == 5
+        server.process.send_signal(signal.SIGTERM)
+        assert await server.process.wait() == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize(("number", "delay_s"), [(signal.SIGTERM, "0.3"), (signal.SIGINT, "60")])
+async def test_a_server_ends_after_its_delay_and_at_once_in_a_terminal(
+    model_dir: ModelDir, number: signal.Signals, delay_s: str
+) -> None:
+    async with spawned(model_dir(), SERVING_DRAIN_DELAY=delay_s) as server:
+        server.process.send_signal(number)
+        assert await asyncio.wait_for(server.process.wait(), 20) == 0
+
+
+async def test_silent_connections_make_room_and_leave_descriptors_for_workers_that_start_again(
+    model_dir: ModelDir,
+) -> None:
+    async with spawned(model_dir()) as server, server.client() as client, contextlib.AsyncExitStack() as idle:
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (128, 128))
+        address = httpx.URL(server.url)
+        readers = []
+        for _ in range(160):
+            reader, writer = await asyncio.open_connection(address.host, address.port)
+            readers.append(reader)
+            idle.callback(writer.close)
+        assert await asyncio.wait_for(readers[0].read(), 10) == b""  # the one that has been silent for longest
+        assert (await client.get("/ping")).status_code == 200
+        (worker,) = server.workers()
+        worker.kill()
+        await until(lambda: "it starts again now" in server.output)
+        assert (await client.post("/invocations", json={"do": "echo"})).status_code == 200
+        assert "did not load" not in server.output
+        assert "Too many open files" not in server.output
+        assert not readers[-1].at_eof()
 
 
 @pytest.mark.parametrize("unloading", [False, True])
@@ -201,7 +249,7 @@ async def test_a_second_signal_ends_at_once(model_dir: ModelDir, unloading: bool
         for asked in (hanging, retiring) if unloading else (hanging,):
             with pytest.raises(httpx.HTTPError):
                 await asked
-    await until(lambda: all_gone(workers))
+    await until_ended(*workers)
 
 
 async def test_killing_the_front_end_leaves_no_orphans(model_dir: ModelDir) -> None:
@@ -210,7 +258,7 @@ async def test_killing_the_front_end_leaves_no_orphans(model_dir: ModelDir) -> N
         assert len(workers) == 2
         server.process.kill()
         await server.process.wait()
-        await until(lambda: all_gone(workers))
+        await until_ended(*workers)
 
 
 async def test_a_model_that_fails_is_told_in_one_block_and_the_server_exits_with_1(model_dir: ModelDir) -> None:
@@ -327,16 +375,16 @@ async def test_the_real_worker_serves_a_model_py(tmp_path: Path) -> None:
         workers = server.workers()
         server.process.kill()
         await server.process.wait()
-        await until(lambda: all_gone(workers))
+        await until_ended(*workers)
 
 
 async def test_models_are_managed_at_an_address_of_their_own(model_dir: ModelDir, unused_tcp_port: int) -> None:
     directory, address = model_dir(), f"http://127.0.0.1:{unused_tcp_port}"
     async with spawned("-m", "NONE", SERVING_MANAGEMENT_ADDRESS=address, ready=False) as server:
         await until(lambda: "models are managed at" in server.output, timeout_s=30)
-        found = re.search(r"ready at (\S+)", server.output)
-        assert found and f"models are managed at {address}\n" in server.output
-        server.url = found[1]
+        match = re.search(r"ready at (\S+)", server.output)
+        assert match and f"models are managed at {address}\n" in server.output
+        server.url = match[1]
         async with httpx.AsyncClient(base_url=address, timeout=20, verify=False) as manager, server.client() as client:
             assert (await client.post(f"/models?url={directory}")).status_code == 403
             assert (await manager.post(f"/models?url={directory}")).status_code == 200

@@ -29,11 +29,11 @@ def test_a_report_is_added_up_over_workers() -> None:
     model.apply("0", Report(gauges={"running_requests": 2}, counts={"generated_tokens": 3}))
     model.apply("1", Report(gauges={"running_requests": 5}, counts={"generated_tokens": 4}))
     model.apply("1", Report(observations={"inter_token_latency_seconds": [0.01, 0.02]}))
-    found = samples(metrics)
-    assert found["djl_running_requests", "m", "1", "0"] == 2
-    assert found["djl_running_requests", "m", "1", "1"] == 5
-    assert found["djl_generated_tokens_total", "m", "1"] == 7
-    assert found["djl_inter_token_latency_seconds_count", "m", "1"] == 2
+    values = samples(metrics)
+    assert values["djl_running_requests", "m", "1", "0"] == 2
+    assert values["djl_running_requests", "m", "1", "1"] == 5
+    assert values["djl_generated_tokens_total", "m", "1"] == 7
+    assert values["djl_inter_token_latency_seconds_count", "m", "1"] == 2
 
 
 def test_the_usage_of_the_kv_cache_follows_from_its_blocks() -> None:
@@ -48,12 +48,12 @@ def test_a_dead_workers_gauges_go_and_its_counts_stay() -> None:
     model.worker_came("0")
     model.apply("0", Report(gauges={"running_requests": 2}, counts={"preemptions": 1}))
     model.worker_went("0")
-    found = samples(metrics)
-    assert ("djl_running_requests", "m", "", "0") not in found
-    assert found["djl_preemptions_total", "m", ""] == 1
+    values = samples(metrics)
+    assert ("djl_running_requests", "m", "", "0") not in values
+    assert values["djl_preemptions_total", "m", ""] == 1
 
 
-def test_what_runs_a_model_is_told_while_its_worker_lives() -> None:
+def test_engine_info_is_shown_while_the_worker_lives() -> None:
     metrics = Metrics()
     model = metrics.model("m", "")
     native = EngineInfo(runner="native", dtype="bfloat16", device="cpu")
@@ -75,7 +75,7 @@ def test_what_runs_a_model_is_told_while_its_worker_lives() -> None:
     assert not any(key[0] == "djl_engine_info" for key in samples(metrics))
 
 
-def test_what_is_not_in_the_table_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_metric_that_is_not_in_the_table_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     metrics = Metrics()
     model = metrics.model("m", "")
     with caplog.at_level(logging.WARNING):
@@ -94,9 +94,9 @@ def test_requests_that_workers_saw_fail_are_among_those_that_were_aborted() -> N
     model = metrics.model("m", "")
     model.aborted("timeout")
     model.apply("0", Report(counts={"aborted_requests": 2}))
-    found = samples(metrics)
-    assert found["djl_aborted_requests_total", "m", "timeout", ""] == 1
-    assert found["djl_aborted_requests_total", "m", "engine_failed", ""] == 2
+    values = samples(metrics)
+    assert values["djl_aborted_requests_total", "m", "timeout", ""] == 1
+    assert values["djl_aborted_requests_total", "m", "engine_failed", ""] == 2
 
 
 @pytest.mark.parametrize("wrong", [-5.0, math.nan, math.inf])
@@ -107,9 +107,9 @@ def test_a_number_that_no_counter_can_have_is_left_out_and_said(wrong: float, ca
     assert [record.args for record in caplog.records] == [
         ("generated_tokens", f"grows by {wrong}, which no counter can")
     ]
-    found = samples(metrics)
-    assert found["djl_generated_tokens_total", "m", ""] == 0
-    assert found["djl_prompt_tokens_total", "m", ""] == 3
+    values = samples(metrics)
+    assert values["djl_generated_tokens_total", "m", ""] == 0
+    assert values["djl_prompt_tokens_total", "m", ""] == 3
 
 
 def test_an_observation_that_has_no_sum_is_left_out_and_said(caplog: pytest.LogCaptureFixture) -> None:
@@ -117,9 +117,9 @@ def test_an_observation_that_has_no_sum_is_left_out_and_said(caplog: pytest.LogC
     with caplog.at_level(logging.WARNING):
         metrics.model("m", "").apply("0", Report(observations={"batch_size": [math.inf, 2, math.nan]}))
     assert [record.args for record in caplog.records] == [("batch_size", "has the observation inf")]
-    found = samples(metrics)
-    assert found["djl_batch_size_sum", "m", ""] == 2
-    assert found["djl_batch_size_count", "m", ""] == 1
+    values = samples(metrics)
+    assert values["djl_batch_size_sum", "m", ""] == 2
+    assert values["djl_batch_size_count", "m", ""] == 1
 
 
 def test_the_two_kinds_of_waiting_are_told_apart() -> None:
@@ -127,9 +127,9 @@ def test_the_two_kinds_of_waiting_are_told_apart() -> None:
     model = metrics.model("m", "")
     model.queue_seconds.observe(0.5)
     model.apply("0", Report(observations={"queue_seconds": [1.0]}))
-    found = samples(metrics)
-    assert found["djl_queue_seconds_sum", "m", "server", ""] == 0.5
-    assert found["djl_queue_seconds_sum", "m", "worker", ""] == 1.0
+    values = samples(metrics)
+    assert values["djl_queue_seconds_sum", "m", "server", ""] == 0.5
+    assert values["djl_queue_seconds_sum", "m", "worker", ""] == 1.0
 
 
 def test_workers_of_several_instances_of_a_model_are_counted_together() -> None:

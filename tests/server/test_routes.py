@@ -57,7 +57,6 @@ def table() -> RouteTable:
         ("POST", "/predictions/m/1.0", ("lmi", "predict", "m", "1.0")),
         ("POST", "/predictions/a%2Fb%20c", ("lmi", "predict", "a/b c", "")),
         ("GET", "/predictions/all", ("lmi", "list", "", "")),
-        ("POST", "/predictions/all", ("lmi", "predict", "all", "")),
         ("POST", "/", ("lmi", "root", "", "")),
         ("GET", "/invocations", ("other", "info", "", "")),
         ("HEAD", "/invocations", ("other", "info", "", "")),
@@ -88,7 +87,12 @@ def test_a_wrong_method_is_405_and_names_the_right_ones(table: RouteTable) -> No
         table.match("GET", "/predictions/m")
     assert table.methods("/predictions/m") == ["OPTIONS", "POST"]
     assert table.methods("/invocations") == ["GET", "HEAD", "OPTIONS", "POST"]
-    assert table.methods("/predictions/all") == ["GET", "HEAD", "OPTIONS", "POST"]
+
+
+def test_a_path_of_fixed_segments_is_no_models(table: RouteTable) -> None:
+    assert table.methods("/predictions/all") == ["GET", "HEAD", "OPTIONS"]
+    with pytest.raises(MethodError, match="it takes GET, HEAD, OPTIONS"):
+        table.match("POST", "/predictions/all")
 
 
 def test_the_servers_own_pages_give_way_to_a_dialects(table: RouteTable) -> None:
@@ -100,9 +104,9 @@ def test_the_servers_own_pages_give_way_to_a_dialects(table: RouteTable) -> None
     ]
 
 
-def test_whoever_has_the_path_answers_a_wrong_method(table: RouteTable) -> None:
-    found = table.dialect_at("/invocations")
-    assert found is not None and found.name == "lmi"
+def test_the_paths_dialect_answers_a_wrong_method(table: RouteTable) -> None:
+    path_dialect = table.dialect_at("/invocations")
+    assert path_dialect is not None and path_dialect.name == "lmi"
     assert table.dialect_at("/ping") is None
 
 
@@ -119,13 +123,11 @@ def test_whoever_has_the_path_answers_a_wrong_method(table: RouteTable) -> None:
         ("/nothing/at/all", None),
     ],
 )
-def test_whoever_has_all_paths_nearby_answers_that_there_is_none(
-    table: RouteTable, path: str, expected: str | None
-) -> None:
+def test_the_dialect_of_neighbouring_paths_answers_a_404(table: RouteTable, path: str, expected: str | None) -> None:
     with pytest.raises(RouteError):
         table.match("GET", path)
-    found = table.dialect_at(path)
-    assert (found.name if found is not None else None) == expected
+    path_dialect = table.dialect_at(path)
+    assert (path_dialect.name if path_dialect is not None else None) == expected
 
 
 @pytest.mark.parametrize("path", ["/models/{model}", "/models/{id}"])

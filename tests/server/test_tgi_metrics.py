@@ -24,17 +24,17 @@ def test_requests_by_what_became_of_them() -> None:
         metrics.answered("m", "", "tgi", code, 0.3)
     metrics.answered("m", "", "lmi", 200, 0.3)
     metrics.answered("", "", "tgi", 200, 0.3)  # a page
-    found = samples(metrics)
-    assert found["tgi_request_count", "m", ""] == 8
-    assert found["tgi_request_success", "m", ""] == 3
-    failures = {key[1]: value for key, value in found.items() if key[0] == "tgi_request_failure"}
+    values = samples(metrics)
+    assert values["tgi_request_count", "m", ""] == 8
+    assert values["tgi_request_success", "m", ""] == 3
+    failures = {key[1]: value for key, value in values.items() if key[0] == "tgi_request_failure"}
     assert failures == {"validation": 1, "generation": 1, "overloaded": 2, "incomplete_generation": 1}
-    assert found["tgi_request_duration_count", "tgi", "m", ""] == 7
-    assert found["tgi_request_duration_bucket", "tgi", "0.25", "m", ""] == 0
-    assert found["tgi_request_duration_bucket", "tgi", "0.5", "m", ""] == 7
+    assert values["tgi_request_duration_count", "tgi", "m", ""] == 7
+    assert values["tgi_request_duration_bucket", "tgi", "0.25", "m", ""] == 0
+    assert values["tgi_request_duration_bucket", "tgi", "0.5", "m", ""] == 7
 
 
-def test_what_workers_report() -> None:
+def test_workers_reports_become_tgis_metrics() -> None:
     metrics = Metrics()
     model = metrics.model("m", "1")
     model.queued.set(2)
@@ -54,11 +54,11 @@ def test_what_workers_report() -> None:
     }
     model.queue_seconds.observe(0.5)
     model.apply("0", Report(observations=observations))
-    found = samples(metrics)
-    assert found["tgi_queue_size", "m", "1"] == 5
-    assert found["tgi_batch_current_size", "m", "1"] == 7
-    assert found["tgi_batch_inference_count", "m", "1"] == 1
-    sums = {key[0]: value for key, value in found.items() if key[0].endswith("_sum")}
+    values = samples(metrics)
+    assert values["tgi_queue_size", "m", "1"] == 5
+    assert values["tgi_batch_current_size", "m", "1"] == 7
+    assert values["tgi_batch_inference_count", "m", "1"] == 1
+    sums = {key[0]: value for key, value in values.items() if key[0].endswith("_sum")}
     assert sums == {
         "tgi_request_input_length_sum": 10,
         "tgi_request_generated_tokens_sum": 20,
@@ -69,7 +69,9 @@ def test_what_workers_report() -> None:
         "tgi_request_mean_time_per_token_duration_sum": 0.025,
         "tgi_batch_inference_duration_sum": 0.01,
     }
-    counts = {key: value for key, value in found.items() if key[0].endswith("_count") and key[0] != "tgi_request_count"}
+    counts = {
+        key: value for key, value in values.items() if key[0].endswith("_count") and key[0] != "tgi_request_count"
+    }
     assert set(counts.values()) == {1}  # a series for each, and in it one observation a request
     assert len({name for name, *_ in counts}) == len(counts)
 

@@ -81,7 +81,7 @@ class Collector:
 
 
 def attributes(holder: Any) -> dict[str, Any]:
-    """Of a span or a resource."""
+    """The attributes of a span or a resource."""
 
     def plain(value: AnyValue) -> Any:
         kind = value.WhichOneof("value")
@@ -122,8 +122,8 @@ def server(collector: Collector, tmp_path_factory: pytest.TempPathFactory) -> It
 
 def lines(server: RunningServer, request_id: str) -> list[dict[str, Any]]:
     """The log's lines about a request."""
-    found = [json.loads(line) for line in server.output().splitlines()]
-    return [line for line in found if line.get("request_id") == request_id]
+    records = [json.loads(line) for line in server.output().splitlines()]
+    return [line for line in records if line.get("request_id") == request_id]
 
 
 def complete(server: RunningServer, prompt: str, request_id: str, **body: Any) -> httpx.Response:
@@ -141,10 +141,10 @@ def test_a_request_is_a_span_below_its_clients(server: RunningServer, collector:
     assert (span.trace_id.hex(), span.parent_span_id.hex(), span.trace_state) == (TRACE, PARENT, "vendor=opaque")
     assert span.kind == Span.SPAN_KIND_SERVER and span.name == "text_completion text"
     assert answer.headers["traceresponse"] == f"00-{TRACE}-{span.span_id.hex()}-01"
-    found = attributes(span)
+    values = attributes(span)
     usage = answer.json()["usage"]
     assert (
-        found.items()
+        values.items()
         >= {
             "http.request.method": "POST",
             "http.route": "/v1/completions",
@@ -159,7 +159,7 @@ def test_a_request_is_a_span_below_its_clients(server: RunningServer, collector:
             "gen_ai.usage.output_tokens": usage["completion_tokens"],
         }.items()
     )
-    assert len(found["gen_ai.response.finish_reasons"]) == 2
+    assert len(values["gen_ai.response.finish_reasons"]) == 2
     assert [event.name for event in span.events] == ["queue", "dispatch", "prefill", "decode"]
     times = [event.time_unix_nano for event in span.events]
     assert [span.start_time_unix_nano, *times, span.end_time_unix_nano] == sorted(
@@ -177,8 +177,8 @@ def test_a_client_that_leaves_has_a_span(server: RunningServer, collector: Colle
     span = collector.span()
     assert span.parent_span_id == b"" and span.end_time_unix_nano > span.start_time_unix_nano
     assert [event.name for event in span.events] == ["queue", "dispatch", "prefill", "decode"]
-    found = attributes(span)
-    assert found["gen_ai.request.stream"] is True and found["djl.abandoned"] == "disconnect"
+    values = attributes(span)
+    assert values["gen_ai.request.stream"] is True and values["djl.abandoned"] == "disconnect"
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -233,10 +233,10 @@ def test_an_answer_that_is_fetched_later_is_one_span(server: RunningServer, coll
 
 def test_pages_are_not_traced_and_all_lines_are_json(server: RunningServer, collector: Collector) -> None:
     assert "traceresponse" not in httpx.get(f"{server.url}/ping").headers
-    found = [json.loads(line) for line in server.output().splitlines()]
-    assert {line["message"] for line in found} >= {"printed"}
-    assert any(re.match("djl-serving is ready at", line["message"]) for line in found)
-    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"]) for line in found)
+    records = [json.loads(line) for line in server.output().splitlines()]
+    assert {line["message"] for line in records} >= {"printed"}
+    assert any(re.match("djl-serving is ready at", line["message"]) for line in records)
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"]) for line in records)
     assert collector.spans.empty()
 
 
@@ -270,13 +270,13 @@ def test_requests_of_a_batch_have_traces_of_their_own_linked_with_its_creation(
     assert (created.name, created.kind) == ("create batch", Span.SPAN_KIND_PRODUCER)
     assert (created.trace_id.hex(), created.parent_span_id.hex()) == (TRACE, PARENT)
     assert attributes(created) == {"djl.batch.id": batch["id"]}
-    found = [collector.span() for _ in range(4)]  # what fails is tried again
-    assert len({span.trace_id for span in found} | {created.trace_id}) == 5
-    for span in found:
+    spans = [collector.span() for _ in range(4)]  # what fails is tried again
+    assert len({span.trace_id for span in spans} | {created.trace_id}) == 5
+    for span in spans:
         assert span.kind == Span.SPAN_KIND_CONSUMER and not span.parent_span_id
         assert [(link.trace_id, link.span_id) for link in span.links] == [(created.trace_id, created.span_id)]
         assert not any(name.startswith("http.") for name in attributes(span))
-    by_id = {attributes(span)["djl.batch.custom_id"]: span for span in found}
+    by_id = {attributes(span)["djl.batch.custom_id"]: span for span in spans}
     told = {custom_id: attributes(span) for custom_id, span in by_id.items()}
     assert told["r0"].items() >= {"djl.batch.id": batch["id"], "djl.batch.status_code": 200}.items()
     assert told["r0"]["gen_ai.usage.output_tokens"] == 4 and by_id["r0"].name == "text_completion text"

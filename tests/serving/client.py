@@ -52,25 +52,32 @@ async def metrics(session: aiohttp.ClientSession, url: str) -> dict[str, float]:
     """Sums of the samples of each metric, over all labels; 0 for one that has none yet."""
     async with session.get(f"{url}/metrics") as response:
         text = await response.text()
-    found: dict[str, float] = {}
+    sums: dict[str, float] = {}
     for line in text.splitlines():
         if line.startswith("# TYPE "):
-            found[line.split()[2]] = 0.0
+            sums[line.split()[2]] = 0.0
         elif line and not line.startswith("#"):
             name, _, value = line.rpartition(" ")
             name = name.partition("{")[0]
-            found[name] = found.get(name, 0.0) + float(value)
-    return found
+            sums[name] = sums.get(name, 0.0) + float(value)
+    return sums
 
 
 QUIET = ("djl_running_requests", "djl_waiting_requests", "djl_kv_cache_blocks_used", "djl_in_flight_requests")
 
 
-async def until_quiet(session: aiohttp.ClientSession, url: str, timeout_s: float = 10.0) -> None:
-    """Wait until nothing runs, waits, or holds a block."""
-    async with asyncio.timeout(timeout_s):
-        while True:
-            now = await metrics(session, url)
-            if not any(now[name] for name in QUIET):
-                return
-            await asyncio.sleep(0.02)
+async def until_quiet(session: aiohttp.ClientSession, url: str, timeout_s: float = 60.0) -> None:
+    """Wait until nothing runs, waits, or holds a block.
+
+    Raises:
+        AssertionError: after `timeout_s` seconds something still does (it says what), or /metrics has not answered.
+    """
+    busy: dict[str, float] | str = "no answer from /metrics"
+    try:
+        async with asyncio.timeout(timeout_s):
+            while busy:
+                now = await metrics(session, url)
+                busy = {name: now[name] for name in QUIET if now[name]}
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        raise AssertionError(f"after {timeout_s:g} s: {busy}") from None

@@ -91,7 +91,7 @@ def run(server: RunningServer, command: str, *, repaired: bool = False) -> tuple
 
 
 @pytest.mark.parametrize("command", [LMI_ROLLING, LMI_DYNAMIC])
-def test_what_is_no_json_is_told_in_the_schemas_words(server: RunningServer, command: str) -> None:
+def test_invalid_json_is_refused_in_the_schemas_form(server: RunningServer, command: str) -> None:
     status, content_type, body = run(server, command)
     assert (status, content_type) == (424, "application/json")
     assert set(json.loads(body)) == {"error", "code"}

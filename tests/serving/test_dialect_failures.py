@@ -47,8 +47,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 @pytest.fixture
 async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(60)) as found:
-        yield found
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(60)) as client_session:
+        yield client_session
 
 
 # ------------------------------------------------------------------------------------------------ a full queue
@@ -94,8 +94,8 @@ async def test_a_full_queue(
     await until_quiet(session, server.url)
     assert answer.status == status
     assert int(answer.headers["retry-after"]) >= 1
-    (found,) = answer.lines
-    shape = found["error"] if isinstance(found.get("error"), dict) else found
+    (error,) = answer.lines
+    shape = error["error"] if isinstance(error.get("error"), dict) else error
     assert expected.items() <= shape.items()
     # An event where every answer is a stream of them, and JSON elsewhere.
     events = path == "/generate_stream" and name == "busy"

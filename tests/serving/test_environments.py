@@ -72,8 +72,8 @@ def test_each_model_has_its_own_packages_over_the_servers(server: RunningServer,
 
     ours = packages_of(Path(sys.prefix))
     for name, version in (("first", "1"), ("second", "2")):
-        told, command, prefix, found = httpx.post(f"{server.url}/predictions/{name}", json={}).json()
-        assert (told, command, found) == (version, version, msgspec.__file__)
+        told, command, prefix, origin = httpx.post(f"{server.url}/predictions/{name}", json={}).json()
+        assert (told, command, origin) == (version, version, msgspec.__file__)
         assert Path(prefix).parent == folder / "cache" / "venvs"
     # A changed file makes another environment, and leaves the one that has been made.
     (folder / "first" / "requirements.txt").write_text("cow==3\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,13 +24,13 @@ SHORT = {"inputs": "What is deep learning?", "parameters": {"max_new_tokens": 8}
 
 def process(server: RunningServer, module: str) -> psutil.Process:
     """The server's only descendant that runs this module."""
-    found = [
+    processes = [
         child
         for child in psutil.Process(server.process.pid).children(recursive=True)
         if module in " ".join(child.cmdline())
     ]
-    assert len(found) == 1, found
-    return found[0]
+    assert len(processes) == 1, processes
+    return processes[0]
 
 
 async def until_running(session: aiohttp.ClientSession, url: str, count: int) -> None:
@@ -48,24 +49,28 @@ async def until_answered(session: aiohttp.ClientSession, url: str) -> None:
 @pytest.fixture(scope="module")
 def mortal() -> Iterator[RunningServer]:
     """The demo model, in processes of its own."""
-    with running_server("-m", f"demo={DEMO}", environment={"OPTION_THREADS": "1"}) as server:
+    environment = {"OPTION_THREADS": "1", "SERVING_HEARTBEAT_TIMEOUT": "1"}
+    with running_server("-m", f"demo={DEMO}", environment=environment) as server:
         yield server
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.parametrize("module", ["djl_python.engine", pytest.param("djl_python.worker", marks=pytest.mark.slow)])
-async def test_sigkill_in_mid_generation(mortal: RunningServer, module: str) -> None:
+async def test_a_process_is_killed_or_stopped_in_mid_generation(
+    mortal: RunningServer, module: str, number: signal.Signals
+) -> None:
     async with aiohttp.ClientSession() as session:
         url = f"{mortal.url}/invocations"
         before = await metrics(session, mortal.url)
         streams = [asyncio.create_task(ask(session, url, LONG | {"stream": True})) for _ in range(2)]
         wholes = [asyncio.create_task(ask(session, url, LONG)) for _ in range(2)]
         await until_running(session, mortal.url, 4)
-        process(mortal, module).kill()
+        process(mortal, module).send_signal(number)
         async with asyncio.timeout(15):
             for answer in await asyncio.gather(*wholes):
                 assert answer.status == 424
-                assert "ended" in answer.lines[0]["error"]
+                assert re.search("has ended|ended unexpectedly|was stopped by a signal", answer.lines[0]["error"])
             for answer in await asyncio.gather(*streams):
                 assert answer.status == 200
                 assert answer.lines[-1]["details"]["finish_reason"] == "error"
@@ -129,7 +134,7 @@ Handler = text_generation.TextGenerationHandler
 
 
 @pytest.mark.asyncio
-async def test_predict_timeout_is_the_gap_of_a_stream_and_the_whole_of_an_answer(tmp_path: Path) -> None:
+async def test_predict_timeout_is_the_time_without_a_token(tmp_path: Path) -> None:
     options = {"option.fake_step_ms": 50, "option.predict_timeout": 0.7}
     slow = fake_model(tmp_path / "slow", **options)
     mindie = fake_model(tmp_path / "mindie", **options, **{"option.tgi_dialect": "mindie"})
@@ -140,8 +145,7 @@ async def test_predict_timeout_is_the_gap_of_a_stream_and_the_whole_of_an_answer
                 ask(session, f"{server.url}{path}", body | {"stream": False}),
                 *(ask(session, f"{server.url}{path}", body) for path, body in streams(30).values()),
             )
-            assert whole.status == 424
-            assert "predict_timeout" in whole.lines[0]["error"]
+            assert whole.status == 200 and "generated_text" in whole.lines[0]
             for name, answer in zip(streams(30), answers, strict=True):
                 assert answer.status == 200 and answer.pieces >= 30, name
                 assert "error" not in answer.text, name

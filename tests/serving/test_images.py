@@ -88,7 +88,9 @@ def visions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Vision]:
     folder = tmp_path_factory.mktemp("models")
     return {
         "eyes": Vision.build(folder, "eyes", "llava", tgi_dialect="mindie", max_images="3"),
-        "reader": Vision.build(folder, "reader", "idefics3", allow_remote_images="true"),
+        "reader": Vision.build(
+            folder, "reader", "idefics3", allow_remote_images="true", allowed_image_hosts="127.0.0.1"
+        ),
     }
 
 
@@ -205,6 +207,9 @@ def test_remote_images(client: openai.OpenAI) -> None:
         with pytest.raises(openai.BadRequestError, match="got status 404") as caught:
             ask(client, "reader", "What? ", remote(f"{url}/other.png"))
         assert caught.value.param == "messages[0].content[1].image_url.url"
+        elsewhere = url.replace("127.0.0.1", "localhost")
+        with pytest.raises(openai.BadRequestError, match=r"not fetched from this host \(option.allowed_image_hosts"):
+            ask(client, "reader", "What? ", remote(f"{elsewhere}/image.png"))
         with pytest.raises(openai.BadRequestError, match=r"fetches none \(option.allow_remote_images\)"):
             ask(client, "eyes", "What? ", remote(f"{url}/image.png"))
 

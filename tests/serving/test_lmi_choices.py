@@ -46,12 +46,12 @@ def mean(sequence: Any) -> float:
 def test_the_likeliest_comes_first_and_the_others_after_it(demo: RunningServer) -> None:
     drawn: dict[str, Any] = {"n": 3, "best_of": 5, "do_sample": True, "temperature": 3.0, "seed": 7, "details": True}
     status, answer = ask(demo, **drawn)
-    found = sequences(answer)
+    choices = sequences(answer)
     assert status == 200
-    assert len(found) == 3
-    assert len({sequence["generated_text"] for sequence in found}) > 1
-    assert [mean(sequence) for sequence in found] == sorted(map(mean, found), reverse=True)
-    for other in found[1:]:
+    assert len(choices) == 3
+    assert len({sequence["generated_text"] for sequence in choices}) > 1
+    assert [mean(sequence) for sequence in choices] == sorted(map(mean, choices), reverse=True)
+    for other in choices[1:]:
         assert set(other) == {"finish_reason", "generated_tokens", "generated_text", "tokens"}
         assert len(other["tokens"]) == other["generated_tokens"]
         assert "".join(token["text"] for token in other["tokens"]) == other["generated_text"]
@@ -68,14 +68,14 @@ def test_greedy_sequences_are_all_the_same(demo: RunningServer) -> None:
 def test_beams_are_the_sequences(demo: RunningServer) -> None:
     _, greedy = ask(demo, details=True, ignore_eos=True)
     status, answer = ask(demo, num_beams=4, details=True, ignore_eos=True)
-    found = sequences(answer)
+    beams = sequences(answer)
     assert status == 200
-    assert len({sequence["generated_text"] for sequence in found}) == 4
-    assert [score(sequence) for sequence in found] == sorted(map(score, found), reverse=True)
-    assert score(found[0]) >= score(sequences(greedy)[0]) - 1e-4
+    assert len({sequence["generated_text"] for sequence in beams}) == 4
+    assert [score(sequence) for sequence in beams] == sorted(map(score, beams), reverse=True)
+    assert score(beams[0]) >= score(sequences(greedy)[0]) - 1e-4
     _, two = ask(demo, num_beams=4, n=2, details=True, ignore_eos=True)
     assert [sequence["generated_text"] for sequence in sequences(two)] == [
-        sequence["generated_text"] for sequence in found[:2]
+        sequence["generated_text"] for sequence in beams[:2]
     ]
     assert ask(demo, num_beams=4, ignore_eos=True) == (200, {"generated_text": answer["generated_text"]})
 
@@ -94,7 +94,7 @@ def test_beam_search_has_its_parameters(demo: RunningServer) -> None:
         ({"num_beams": 2, "do_sample": True}, "parameters.num_beams: beam search does not go with do_sample"),
     ],
 )
-def test_what_is_refused(demo: RunningServer, asked: dict[str, Any], message: str) -> None:
+def test_impossible_numbers_of_choices_are_refused(demo: RunningServer, asked: dict[str, Any], message: str) -> None:
     status, answer = ask(demo, **asked)
     assert status == 424
     assert (answer["error"], answer["details"]["finish_reason"]) == (message, "error")

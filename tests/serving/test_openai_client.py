@@ -361,7 +361,7 @@ def test_models(client: openai.OpenAI) -> None:
         assert caught.value.code == "model_not_found"
 
 
-def test_what_has_no_effect_is_named(client: openai.OpenAI) -> None:
+def test_parameters_without_effect_are_reported_as_ignored(client: openai.OpenAI) -> None:
     answer = client.chat.completions.with_raw_response.create(
         model="demo", messages=QUESTION, max_tokens=1, user="me", store=False, extra_body={"zzz": 1, "top_k": 5}
     )

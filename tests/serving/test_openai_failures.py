@@ -41,7 +41,7 @@ async def client(server: RunningServer) -> AsyncIterator[openai.AsyncOpenAI]:
         yield client
 
 
-async def test_which_model(client: openai.AsyncOpenAI) -> None:
+async def test_an_unknown_or_empty_model_is_refused(client: openai.AsyncOpenAI) -> None:
     assert [model.id async for model in client.models.list()] == ["slow", "cursed"]
     answer = await client.completions.create(model="cursed", prompt="abc", max_tokens=3)
     assert (answer.model, answer.choices[0].text) == ("cursed", "abc")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import openai
 import pytest
 
 from djl_python.testing import FAKE_ENGINE, running_server, write_byte_tokenizer
@@ -53,8 +54,8 @@ def post(server: httpx.Client, path: str, body: Any) -> httpx.Response:
 
 
 def message(server: httpx.Client, path: str, body: Any) -> dict[str, Any]:
-    found: dict[str, Any] = post(server, path, body).json()["choices"][0]["message"]
-    return found
+    reply: dict[str, Any] = post(server, path, body).json()["choices"][0]["message"]
+    return reply
 
 
 def deltas(server: httpx.Client, path: str, body: Any) -> list[dict[str, Any]]:
@@ -63,15 +64,15 @@ def deltas(server: httpx.Client, path: str, body: Any) -> list[dict[str, Any]]:
     return [choice["delta"] for chunk in chunks for choice in json.loads(chunk)["choices"]]
 
 
-def joined(found: list[dict[str, Any]], name: str) -> str:
-    return "".join(delta.get(name, "") for delta in found)
+def joined(parts: list[dict[str, Any]], name: str) -> str:
+    return "".join(delta.get(name) or "" for delta in parts)
 
 
 @pytest.mark.parametrize("path", [OPENAI, LMI])
 def test_an_answer_whole_and_streamed(server: httpx.Client, path: str) -> None:
     whole = post(server, path, asked(SAID)).json()
-    found = whole["choices"][0]["message"]
-    assert (found["reasoning_content"], found["reasoning"], found["content"]) == (REASONING, REASONING, CONTENT)
+    reply = whole["choices"][0]["message"]
+    assert (reply["reasoning_content"], reply["reasoning"], reply["content"]) == (REASONING, REASONING, CONTENT)
     tokens = len(SAID.encode())
     marked = len(SAID.split("\n\nYes")[0].encode())
     assert whole["usage"]["completion_tokens"] == tokens
@@ -81,30 +82,32 @@ def test_an_answer_whole_and_streamed(server: httpx.Client, path: str) -> None:
         assert joined(pieces, name) == REASONING
     assert joined(pieces, "content") == CONTENT
     assert pieces[0]["role"] == "assistant" and "role" not in pieces[1]
-    assert all(("content" in piece) + ("reasoning" in piece) <= 1 for piece in pieces)
-    assert sum("reasoning" in piece for piece in pieces) > 5
+    for piece in pieces:
+        assert piece["reasoning"] == piece["reasoning_content"]  # there, or null
+        assert "content" not in piece or piece["reasoning"] is None
+    assert sum(piece["reasoning"] is not None for piece in pieces) > 5
 
 
 @pytest.mark.parametrize("path", [OPENAI, LMI])
 def test_wherever_a_limit_ends_it_a_stream_says_the_same(server: httpx.Client, path: str) -> None:
     for length in range(1, len(SAID.encode()), 3):
         body = asked(SAID, max_tokens=length)
-        found = message(server, path, body)
+        reply = message(server, path, body)
         pieces = deltas(server, path, body)
-        assert joined(pieces, "reasoning") == (found["reasoning"] or "")
-        assert joined(pieces, "content") == (found["content"] or "")
+        assert joined(pieces, "reasoning") == (reply["reasoning"] or "")
+        assert joined(pieces, "content") == (reply["content"] or "")
         if len("<think>") <= length < SAID.index("</think>"):
-            assert (found["content"] or "") == "" and REASONING.startswith((found["reasoning"] or "").rstrip())
+            assert (reply["content"] or "") == "" and REASONING.startswith((reply["reasoning"] or "").rstrip())
 
 
 def test_an_answer_that_ends_within_its_reasoning_has_no_content(server: httpx.Client) -> None:
-    found = post(server, OPENAI, asked(SAID, max_tokens=15)).json()
-    assert found["choices"][0]["message"]["content"] is None
-    assert found["choices"][0]["message"]["reasoning"] == "Hm, <to"
-    assert found["usage"]["completion_tokens_details"]["reasoning_tokens"] == 15
+    completion = post(server, OPENAI, asked(SAID, max_tokens=15)).json()
+    assert completion["choices"][0]["message"]["content"] is None
+    assert completion["choices"][0]["message"]["reasoning"] == "Hm, <to"
+    assert completion["usage"]["completion_tokens_details"]["reasoning_tokens"] == 15
     # And it can be sent back as it is.
     again = asked("Hi")
-    again["messages"] = [found["choices"][0]["message"], *again["messages"]]
+    again["messages"] = [completion["choices"][0]["message"], *again["messages"]]
     assert message(server, OPENAI, again)["content"] == "Hi"
 
 
@@ -122,14 +125,28 @@ def test_an_answer_that_ends_within_its_reasoning_has_no_content(server: httpx.C
 def test_a_prompt_may_begin_the_reasoning_or_end_it(
     server: httpx.Client, name: str, text: str, options: Any, reasoning: str | None, content: str | None
 ) -> None:
-    found = message(server, OPENAI, asked(text, name, **options))
-    assert (found["reasoning_content"], found["content"]) == (reasoning, content)
+    reply = message(server, OPENAI, asked(text, name, **options))
+    assert (reply["reasoning_content"], reply["content"]) == (reasoning, content)
 
 
-def test_what_is_not_split_is_as_it_was(server: httpx.Client) -> None:
-    found = post(server, OPENAI, asked(SAID, "silent")).json()
-    assert found["choices"][0]["message"] == {"role": "assistant", "content": SAID, "refusal": None}
-    assert "completion_tokens_details" not in found["usage"]
+def test_a_response_has_the_reasoning_as_an_item_of_its_own(server: httpx.Client) -> None:
+    body = {"model": "thinks", "input": SAID, "max_output_tokens": len(SAID.encode()), "store": False}
+    whole = post(server, "/v1/responses", body).json()
+    reasoning, said = whole["output"]
+    assert (reasoning["type"], reasoning["content"][0]["text"]) == ("reasoning", REASONING)
+    assert (said["type"], said["content"][0]["text"]) == ("message", CONTENT)
+    assert whole["usage"]["output_tokens_details"]["reasoning_tokens"] > 5
+    streamed = post(server, "/v1/responses", body | {"stream": True}).text
+    made = [json.loads(line.removeprefix("data: ")) for line in streamed.splitlines() if line.startswith("data: ")]
+    for kind, text in (("reasoning_text", REASONING), ("output_text", CONTENT)):
+        assert "".join(one["delta"] for one in made if one["type"] == f"response.{kind}.delta") == text
+
+
+def test_a_model_without_a_reasoning_parser_answers_unsplit(server: httpx.Client) -> None:
+    completion = post(server, OPENAI, asked(SAID, "silent")).json()
+    assert completion["choices"][0]["message"] == {"role": "assistant", "content": SAID, "refusal": None}
+    assert "completion_tokens_details" not in completion["usage"]
+    assert all("reasoning" not in piece for piece in deltas(server, OPENAI, asked(SAID, "silent")))
     plain = {"inputs": SAID, "parameters": {"max_new_tokens": len(SAID.encode())}}
     assert post(server, LMI, plain).json()["generated_text"] == SAID
 
@@ -138,9 +155,9 @@ def test_what_is_not_split_is_as_it_was(server: httpx.Client) -> None:
 def test_calls_come_after_reasoning_and_not_in_it(server: httpx.Client, path: str) -> None:
     call = '<tool_call>\n{"name": "now", "arguments": {"x": 1}}\n</tool_call>'
     text = f"<think>Should I {call}?</think>\n\nSo: {call}"
-    found = message(server, path, asked(text, tools=TOOLS))
-    assert (found["reasoning"], found["content"]) == (f"Should I {call}?", "So:")
-    assert [one["function"]["arguments"] for one in found["tool_calls"]] == ['{"x": 1}']
+    reply = message(server, path, asked(text, tools=TOOLS))
+    assert (reply["reasoning"], reply["content"]) == (f"Should I {call}?", "So:")
+    assert [one["function"]["arguments"] for one in reply["tool_calls"]] == ['{"x": 1}']
     pieces = deltas(server, path, asked(text, tools=TOOLS))
     assert (joined(pieces, "reasoning"), joined(pieces, "content")) == (f"Should I {call}?", "So:")
     calls = [one["function"].get("arguments", "") for piece in pieces for one in piece.get("tool_calls", [])]
@@ -164,7 +181,39 @@ def test_every_token_has_its_logprob(server: httpx.Client, stream: bool) -> None
 
 
 def test_several_answers_have_their_reasoning_each(server: httpx.Client) -> None:
-    found = post(server, OPENAI, asked(SAID, n=2)).json()
-    assert [one["message"]["reasoning"] for one in found["choices"]] == [REASONING] * 2
+    completion = post(server, OPENAI, asked(SAID, n=2)).json()
+    assert [one["message"]["reasoning"] for one in completion["choices"]] == [REASONING] * 2
     marked = len(SAID.split("\n\nYes")[0].encode())
-    assert found["usage"]["completion_tokens_details"] == {"reasoning_tokens": 2 * marked}
+    assert completion["usage"]["completion_tokens_details"] == {"reasoning_tokens": 2 * marked}
+
+
+@pytest.mark.parametrize("path", [OPENAI, LMI])
+@pytest.mark.parametrize(
+    ("wish", "begun"),
+    [
+        ({"thinking_token_budget": 12}, "<think>"),
+        ({"thinking_budget": 12}, "<think>"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 12}}, ""),  # the template begins the reasoning
+    ],
+)
+def test_a_budget_ends_the_reasoning(server: httpx.Client, path: str, wish: dict[str, Any], begun: str) -> None:
+    answer = post(server, path, asked(f"{begun}Hm, is it so? Hm, is it so?", **wish))
+    assert "x-ignored-parameters" not in answer.headers
+    assert answer.json()["usage"]["completion_tokens_details"] == {"reasoning_tokens": 12 + len("</think>")}
+
+
+@pytest.mark.parametrize(("kind", "reasoning"), [("enabled", "Hm"), ("disabled", None), ("adaptive", None)])
+def test_thinking_switches_the_reasoning(server: httpx.Client, kind: str, reasoning: str | None) -> None:
+    answer = post(server, OPENAI, asked("Hm</think>Yes", thinking={"type": kind}))
+    assert answer.json()["choices"][0]["message"]["reasoning"] == reasoning
+    assert "x-ignored-parameters" not in answer.headers
+
+
+def test_the_official_client_reads_every_piece(server: httpx.Client) -> None:
+    with openai.OpenAI(base_url=str(server.base_url.join("/v1")), api_key="none") as client:
+        pieces = client.chat.completions.create(
+            model="thinks", messages=[{"role": "user", "content": SAID}], max_tokens=len(SAID.encode()), stream=True
+        )
+        parts = [piece.choices[0].delta for piece in pieces if piece.choices]
+    assert "".join((delta.model_extra or {})["reasoning_content"] or "" for delta in parts) == REASONING
+    assert "".join(delta.content or "" for delta in parts) == CONTENT

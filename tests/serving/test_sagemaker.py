@@ -26,7 +26,7 @@ def handle(inputs):
 """
 
 
-def test_what_sagemakers_headers_say_reaches_the_handler_and_comes_back(tmp_path: Path) -> None:
+def test_sagemakers_headers_reach_the_handler_and_come_back(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(HANDLER)
     headers = {ATTRIBUTES: "trace=1", SESSION: "s1", "X-Amzn-SageMaker-Target-Model": "a.tar.gz"}
     with running_server("-m", f"m={tmp_path}") as server:

@@ -55,6 +55,9 @@ def client(folder: Path) -> Iterator[httpx.Client]:
     counter.mkdir()
     (counter / "model.py").write_text(COUNTER)
     (counter / "serving.properties").write_text(f"minWorkers=2\noption.sessions_path={folder}/counter\n")
+    few = store / "few"
+    few.mkdir()
+    (few / "serving.properties").write_text(f"{common}option.sessions_path={folder}/few\noption.max_sessions=1\n")
     with running_server("-s", str(store)) as running, httpx.Client(base_url=running.url, timeout=60) as client:
         yield client
 
@@ -62,10 +65,10 @@ def client(folder: Path) -> Iterator[httpx.Client]:
 def opened(client: httpx.Client, model: str) -> str:
     answer = client.post(f"/predictions/{model}", json=NEW, headers={SESSION: "NEW_SESSION"})
     assert answer.status_code == 200, answer.text
-    found = re.fullmatch(r"([0-9a-f-]{36}); Expires=\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", answer.headers[SESSION])
-    assert found is not None
-    assert answer.json() == {"result": f"Session {found[1]} created"}
-    return found[1]
+    match = re.fullmatch(r"([0-9a-f-]{36}); Expires=\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", answer.headers[SESSION])
+    assert match is not None
+    assert answer.json() == {"result": f"Session {match[1]} created"}
+    return match[1]
 
 
 def test_the_built_in_handler_answers_in_a_session(client: httpx.Client, folder: Path) -> None:
@@ -82,7 +85,7 @@ def test_the_built_in_handler_answers_in_a_session(client: httpx.Client, folder:
         assert refused.status_code == 424 and "there is no session" in refused.json()["error"]
 
 
-def test_what_is_no_session_is_refused_in_lmis_shape(client: httpx.Client) -> None:
+def test_an_unknown_session_is_refused_in_lmis_shape(client: httpx.Client) -> None:
     refused = client.post("/predictions/echo", json=CLOSE, headers={SESSION: "../../../etc"})
     assert refused.status_code == 424
     assert refused.json() == {
@@ -94,6 +97,19 @@ def test_what_is_no_session_is_refused_in_lmis_shape(client: httpx.Client) -> No
         assert refused.status_code == 424 and "option.enable_stateful_sessions=false" in refused.json()["error"]
     body = {"inputs": "Hi.", "parameters": {"max_new_tokens": 3}}
     assert client.post("/predictions/none", json=body).json() == {"generated_text": "Hi."}
+
+
+def test_more_sessions_than_there_may_be_are_refused(client: httpx.Client) -> None:
+    session_id = opened(client, "few")
+    refused = client.post("/predictions/few", json=NEW, headers={SESSION: "NEW_SESSION"})
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+    assert refused.json() == {
+        "code": 503,
+        "type": "WlmCapacityException",
+        "message": "1 sessions are open, as many as option.max_sessions allows; try again when others are closed",
+    }
+    assert client.post("/predictions/few", json=CLOSE, headers={SESSION: session_id}).status_code == 200
+    opened(client, "few")
 
 
 def test_other_apis_have_no_sessions(client: httpx.Client) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -58,8 +59,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 @pytest.fixture
 async def client(server: RunningServer) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as found:
-        yield found
+    async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as openai_client:
+        yield openai_client
 
 
 def asked(content: str) -> Any:
@@ -107,7 +108,7 @@ async def test_fifty_schemas_alone_and_among_sixteen_others(client: openai.Async
         await asyncio.gather(*crowd, return_exceptions=True)
 
 
-def test_one_schema_in_every_dialect_that_has_a_field_for_it(server: RunningServer) -> None:
+def test_a_schema_is_obeyed_in_every_dialect_that_has_a_field_for_it(server: RunningServer) -> None:
     schema = {"type": "object", "properties": {"ok": {"type": "boolean"}, "n": {"enum": [1, 2, 3]}}, "required": ["n"]}
     openais = {"type": "json_schema", "json_schema": {"name": "it", "schema": schema}}
     chat = {"messages": asked("Hi"), "max_tokens": 200, "temperature": 0}
@@ -128,14 +129,14 @@ def test_one_schema_in_every_dialect_that_has_a_field_for_it(server: RunningServ
         ),
     ]
     for path, body in bodies:
-        found = httpx.post(server.url + path, json=body, timeout=60).json()
-        text = found["generated_text"] if "generated_text" in found else _said(found["choices"][0])
+        answer = httpx.post(server.url + path, json=body, timeout=60).json()
+        text = answer["generated_text"] if "generated_text" in answer else _said(answer["choices"][0])
         value = json.loads(text)
         Draft202012Validator({**schema, "additionalProperties": False}).validate(value)
 
 
 @pytest.mark.parametrize("form", ["guided_choice", "structured_outputs"])
-async def test_one_of_several_texts(client: openai.AsyncOpenAI, form: str) -> None:
+async def test_a_choice_of_texts_is_obeyed(client: openai.AsyncOpenAI, form: str) -> None:
     texts = ["a/b", "(a|b)*", "a\\n", '"\n\t"', "深い 🚀", "#x [y] {z} ^.$ -~"]
     said = set()
     for seed in range(12):
@@ -150,6 +151,34 @@ async def test_one_of_several_texts(client: openai.AsyncOpenAI, form: str) -> No
         assert answer.choices[0].message.content in texts
         said.add(answer.choices[0].message.content)
     assert len(said) > 2
+
+
+@pytest.mark.parametrize("form", ["grammar", "ebnf", "guided_grammar", "structured_outputs"])
+async def test_a_grammar_in_gbnf(client: openai.AsyncOpenAI, form: str) -> None:
+    gbnf = 'root ::= move (", " move){1,2} "."\nmove ::= piece? [a-h] [1-8] # a square\npiece ::= [KQRBN]'
+    said = set()
+    for seed in range(4):
+        answer = await client.chat.completions.create(
+            model="random",
+            messages=asked("Hi"),
+            max_tokens=100,
+            seed=seed,
+            extra_body={form: {"grammar": gbnf} if form == "structured_outputs" else gbnf},
+        )
+        text = answer.choices[0].message.content or ""
+        assert re.fullmatch(r"[KQRBN]?[a-h][1-8](, [KQRBN]?[a-h][1-8]){1,2}\.", text)
+        assert answer.choices[0].finish_reason == "stop"
+        said.add(text)
+    assert len(said) > 1
+    with pytest.raises(openai.BadRequestError) as caught:
+        await client.completions.create(
+            model="random",
+            prompt="Hi",
+            extra_body={form: {"grammar": "root ::= a"} if form == "structured_outputs" else "root ::= a"},
+        )
+    field = "structured_outputs.grammar" if form == "structured_outputs" else form
+    assert caught.value.param == field
+    assert f"{field}: grammar is not valid: GBNF: there is no rule a" in caught.value.message
 
 
 def _said(choice: Any) -> str:
@@ -179,9 +208,9 @@ async def test_forced_calls_always_parse(client: openai.AsyncOpenAI, choice: str
             answer: Any = await events.get_final_completion()
     else:
         answer = await client.chat.completions.create(**given)
-    (found,) = answer.choices
-    assert (found.finish_reason, found.message.content) == ("tool_calls", None)
-    calls = found.message.tool_calls
+    (first,) = answer.choices
+    assert (first.finish_reason, first.message.content) == ("tool_calls", None)
+    calls = first.message.tool_calls
     assert len({call.id for call in calls}) == len(calls) >= 1
     if choice == "named":
         assert [call.function.name for call in calls] == [name]
@@ -189,7 +218,7 @@ async def test_forced_calls_always_parse(client: openai.AsyncOpenAI, choice: str
         Draft202012Validator(SCHEMAS[call.function.name]).validate(json.loads(call.function.arguments))
     results: Any = [{"role": "tool", "tool_call_id": call.id, "content": "21"} for call in calls]
     again = await client.chat.completions.create(
-        model="random", messages=[*asked("Hi"), found.message, *results], tools=TOOLS, max_tokens=3
+        model="random", messages=[*asked("Hi"), first.message, *results], tools=TOOLS, max_tokens=3
     )
     assert again.usage is not None and again.usage.completion_tokens >= 1
 

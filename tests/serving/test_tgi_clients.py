@@ -101,10 +101,10 @@ def test_hub_chat_with_tools(hub: InferenceClient, choice: Any) -> None:
     parameters = {"type": "object", "properties": {"days": {"enum": [1, 7]}}, "required": ["days"]}
     tools: Any = [{"type": "function", "function": {"name": "get_weather", "parameters": parameters}}]
     asked: Any = {"messages": [{"role": "user", "content": PROMPT}], "tools": tools, "tool_choice": choice}
-    (found,) = hub.chat_completion(**asked, max_tokens=300, temperature=0).choices
-    assert found.finish_reason == "tool_calls"
-    assert found.message.tool_calls
-    for call in found.message.tool_calls:
+    (whole,) = hub.chat_completion(**asked, max_tokens=300, temperature=0).choices
+    assert whole.finish_reason == "tool_calls"
+    assert whole.message.tool_calls
+    for call in whole.message.tool_calls:
         assert call.function.name == "get_weather"
         assert json.loads(call.function.arguments) in ({"days": 1}, {"days": 7})
     pieces = [
@@ -113,7 +113,7 @@ def test_hub_chat_with_tools(hub: InferenceClient, choice: Any) -> None:
         for call in chunk.choices[0].delta.tool_calls or []
         if call.index == 0
     ]
-    assert "".join(piece.arguments for piece in pieces) == found.message.tool_calls[0].function.arguments
+    assert "".join(piece.arguments for piece in pieces) == whole.message.tool_calls[0].function.arguments
 
 
 def test_hub_text_in_a_grammar(hub: InferenceClient) -> None:
@@ -158,11 +158,11 @@ def test_curl_stream(demo: RunningServer) -> None:
     status, headers, text = curl(f"{demo.url}/generate_stream", "-N", "-X", "POST", body=body)
     assert status == 200
     assert headers["content-type"] == "text/event-stream"
-    found = events(text)
-    for event in found:
+    chunks = events(text)
+    for event in chunks:
         check(event, "StreamResponse")
-    assert [event["index"] for event in found] == list(range(1, len(found) + 1))
-    assert found[-1]["details"]["generated_tokens"] == len(found)
+    assert [event["index"] for event in chunks] == list(range(1, len(chunks) + 1))
+    assert chunks[-1]["details"]["generated_tokens"] == len(chunks)
 
 
 def test_curl_the_documents_example(demo: RunningServer) -> None:
@@ -204,9 +204,9 @@ def test_curl_chat_tokenize(demo: RunningServer) -> None:
     body = {"messages": [{"role": "user", "content": PROMPT}]}
     status, _, answer = curl(f"{demo.url}/chat_tokenize", "-X", "POST", body=body)
     assert status == 200
-    found = json.loads(answer)
-    check(found["tokenize_response"], "TokenizeResponse")
-    assert PROMPT in found["templated_text"]
+    reply = json.loads(answer)
+    check(reply["tokenize_response"], "TokenizeResponse")
+    assert PROMPT in reply["templated_text"]
 
 
 def test_curl_health(demo: RunningServer) -> None:

@@ -83,7 +83,7 @@ def test_parallel_calls_and_their_round_trip(client: openai.OpenAI) -> None:
     assert not again.choices[0].message.tool_calls
 
 
-def test_one_call_where_parallel_ones_are_not_wanted(client: openai.OpenAI) -> None:
+def test_a_single_call_is_returned_where_parallel_ones_are_not_wanted(client: openai.OpenAI) -> None:
     (choice,) = client.chat.completions.create(**told(written(*CALLS), parallel_tool_calls=False)).choices
     assert choice.message.tool_calls is not None
     assert [call.type == "function" and call.function.name for call in choice.message.tool_calls] == ["weather"]
@@ -150,7 +150,7 @@ def test_the_streaming_helper_reads_the_calls(client: openai.OpenAI) -> None:
     "text", ["<tool_call>not json</tool_call>", '<tool_call>{"no": "name"}', "a < b <tool> c", "{}"]
 )
 @pytest.mark.parametrize("stream", [False, True])
-def test_what_only_looks_like_a_call_is_said(client: openai.OpenAI, text: str, stream: bool) -> None:
+def test_text_that_only_looks_like_a_call_is_content(client: openai.OpenAI, text: str, stream: bool) -> None:
     if stream:
         chunks = [chunk.choices[0].delta for chunk in client.chat.completions.create(**told(text), stream=True)]
         assert not any(delta.tool_calls for delta in chunks)
@@ -164,3 +164,35 @@ def test_calls_in_lmis_schema(server: RunningServer, client: openai.OpenAI) -> N
     answer = client.post(f"{server.url}/invocations", body=told(written(CALLS[1])), cast_to=object)
     (choice,) = answer["choices"]  # type: ignore[index]
     assert choice["message"]["tool_calls"][0]["function"] == {"name": "now", "arguments": "{}"}
+
+
+def test_functions_are_called_as_before_there_were_tools(client: openai.OpenAI) -> None:
+    functions = [WEATHER["function"], NOW["function"]]
+    asked = told(written(*CALLS[:2], said="Let me see."), tools=openai.NOT_GIVEN, functions=functions)
+    stopped = asked | {"stop": "</tool_call><"}  # which ends the text behind the first call
+    (choice,) = client.chat.completions.create(**asked).choices
+    assert (choice.message.tool_calls, choice.message.content) == (None, "Let me see.")
+    assert choice.message.function_call is not None  # the first call alone
+    assert choice.message.function_call.name == "weather"
+    assert json.loads(choice.message.function_call.arguments) == CALLS[0][1]
+    assert choice.finish_reason == "length"
+    (called,) = client.chat.completions.create(**stopped).choices
+    assert (called.finish_reason, called.message.function_call) == ("function_call", choice.message.function_call)
+    pieces = [chunk.choices[0] for chunk in client.chat.completions.create(**stopped, stream=True)]
+    deltas = [piece.delta for piece in pieces]
+    first, *others = [delta.function_call for delta in deltas if delta.function_call is not None]
+    assert first.name == "weather" and not any(one.name for one in others)
+    assert "".join(one.arguments or "" for one in (first, *others)) == choice.message.function_call.arguments
+    assert not any(delta.tool_calls for delta in deltas)
+    assert "".join(delta.content or "" for delta in deltas) == "Let me see."
+    assert pieces[-1].finish_reason == "function_call"
+
+
+def test_a_function_that_is_named_is_called_and_its_answer_read(client: openai.OpenAI) -> None:
+    asked: Any = {"model": "echo", "messages": [{"role": "user", "content": "{}"}], "max_tokens": 2}
+    functions: Any = [NOW["function"]]
+    (choice,) = client.chat.completions.create(**asked, functions=functions, function_call="none").choices
+    assert (choice.message.content, choice.message.function_call) == ("{}", None)
+    results: Any = [choice.message, {"role": "function", "name": "now", "content": "noon"}]
+    asked |= {"messages": [*asked["messages"], *results], "max_tokens": 4}
+    assert client.chat.completions.create(**asked).choices[0].message.content == "noon"

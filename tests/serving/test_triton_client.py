@@ -31,8 +31,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 @pytest.fixture
 def client(server: RunningServer) -> Iterator[Any]:
-    with triton.InferenceServerClient(server.url.removeprefix("http://")) as found:
-        yield found
+    with triton.InferenceServerClient(server.url.removeprefix("http://")) as triton_client:
+        yield triton_client
 
 
 def text_input(texts: list[str], *, binary: bool) -> Any:

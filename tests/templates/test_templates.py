@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import shutil
 import subprocess
 import sys
 import time
@@ -15,11 +13,11 @@ import httpx
 import pytest
 
 from djl_python.testing import RunningServer, running_server
+from tests.hub_templates import TEMPLATES, requests_of, send, with_checkpoint
 from tests.packaging.answers import documents, same
 from tests.packaging.documents import ROOT
-from tests.packaging.markdown import Curl, blocks, commands, curls, with_output
+from tests.packaging.markdown import blocks, commands, curls, with_output
 
-TEMPLATES = ROOT / "serving_templates"
 #: Templates that need nothing but this repository; the names are those of their READMEs.
 SERVED = {
     "custom_handler": "language",
@@ -33,6 +31,7 @@ SERVED = {
 MORE = [
     {"tgi": "tgi", "triton": "triton", "async_mode": "generation", "reasoning": "reasoning"},
     {"mindie": "mindie"},
+    {"adapters": "adapted"},
     {"requirements": "letters"},  # which takes pip
 ]
 ALL = sorted(path.name for path in TEMPLATES.iterdir() if (path / "serving.properties").is_file())
@@ -53,20 +52,15 @@ def server() -> Iterator[RunningServer]:
         yield running
 
 
-def send(server: RunningServer, curl: Curl) -> httpx.Response:
-    url = curl.url.replace("http://127.0.0.1:8080", server.url)
-    return httpx.request(curl.method, url, headers=curl.headers, content=curl.body, timeout=30)
-
-
 def check_readme(server: RunningServer, template: str) -> None:
     """Hold a template's requests and programs to what its README prints."""
-    found, programs = curls(readme(template)), with_output(readme(template), "python")
-    assert found or programs
+    requests, programs = curls(readme(template)), with_output(readme(template), "python")
+    assert requests or programs
     for program, prints in programs:
         command = [sys.executable, "-c", program.text.replace("http://127.0.0.1:8080", server.url)]
         run = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60)
         assert (run.returncode, run.stdout.strip()) == (0, prints.strip()), run.stderr
-    for curl in found:
+    for curl in requests:
         response = send(server, curl)
         assert response.status_code == 200, response.text
         assert curl.prints
@@ -89,22 +83,23 @@ def test_readmes_of_others_are_true(templates: dict[str, str], tmp_path: Path) -
 
 
 def test_every_template_is_served() -> None:
-    served = {*SERVED, *(template for templates in MORE for template in templates), "huggingface_hub", "demo"}
+    served = {
+        *SERVED,
+        *(template for templates in MORE for template in templates),
+        *("huggingface_hub", "demo"),
+        "embeddings",  # tests/real/test_retrieval.py
+        *("rerank", "classification", "summarization"),  # test_hub_templates.py
+    }
     assert served == {*ALL}
 
 
 def test_the_hub_s_template_serves_what_it_names(tmp_path: Path) -> None:
     """A copy, for which the checkpoint is here already."""
-    copy = tmp_path / "huggingface_hub"
-    shutil.copytree(TEMPLATES / "huggingface_hub", copy)
-    properties = (copy / "serving.properties").read_text(encoding="utf-8")
-    here, replaced = re.subn(r"(?m)^option\.model_id=.*$", f"option.model_id={TEMPLATES / 'demo'}", properties)
-    assert replaced == 1
-    (copy / "serving.properties").write_text(here, encoding="utf-8")
-    found = curls(readme("huggingface_hub"))
-    assert found
+    copy = with_checkpoint("huggingface_hub", TEMPLATES / "demo", tmp_path)
+    requests = requests_of("huggingface_hub")
+    assert requests
     with running_server("-m", f"smollm={copy}") as running:
-        for curl in found:
+        for curl in requests:
             response = send(running, curl)
             assert response.status_code == 200
             assert response.json()["generated_text"]
@@ -160,8 +155,8 @@ def test_dynamic_batch_keeps_items_apart(server: RunningServer) -> None:
 def test_dynamic_batch_shows_its_batches_at_metrics(server: RunningServer) -> None:
     def batched(what: str) -> float:
         text = httpx.get(f"{server.url}/metrics").text
-        found = [line for line in text.splitlines() if line.startswith(f'djl_batch_size_{what}{{model="alike"')]
-        return sum(float(line.rpartition(" ")[2]) for line in found)
+        lines = [line for line in text.splitlines() if line.startswith(f'djl_batch_size_{what}{{model="alike"')]
+        return sum(float(line.rpartition(" ")[2]) for line in lines)
 
     def ask(_: int) -> int:
         body = {"a": "listen", "b": "silent"}

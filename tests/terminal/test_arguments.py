@@ -22,15 +22,15 @@ MODULES = {
 
 def shown() -> list[list[str]]:
     """Every such command in the documents, without what the shell does with it."""
-    found = []
+    argument_lists = []
     for path in DOCUMENTS:
         for block in blocks(path.read_text(encoding="utf-8")):
             for words in commands(block) if block.language == "sh" else ():
                 for _, part in itertools.groupby(words, lambda word: word == "|"):
                     command = [word for word in part if not word.startswith((">", "<"))]
                     if command[0] == "djl-serving" and command[1] in MODULES:
-                        found.append(command[1:])
-    return found
+                        argument_lists.append(command[1:])
+    return argument_lists
 
 
 def test_all_of_them_are_shown() -> None:
@@ -38,11 +38,11 @@ def test_all_of_them_are_shown() -> None:
 
 
 @pytest.mark.parametrize("command", shown(), ids=" ".join)
-def test_what_documents_show_is_taken(command: list[str]) -> None:
+def test_documented_commands_are_parsed(command: list[str]) -> None:
     importlib.import_module(MODULES[command[0]]).parser().parse_args(command[1:])
 
 
-def test_what_is_sent_is_what_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_line_options_become_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
     parser = chat.parser()
     assert parameters_of(parser.parse_args(["m"])) == {}
     said = "m --temperature 0 --max-tokens 5 --stop a --stop b".split()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import stat
 import time
@@ -100,6 +101,8 @@ def test_mistakes_are_told_and_cost_nothing(demo: RunningServer, terminal: Start
         ("/set temperature hot", 'temperature="hot"'),
         ("What?", "no answer: 400: temperature"),
         ("/set temperature", "no parameter is set"),
+        ("/set temprature 1", "there is no parameter temprature; did you mean temperature?"),
+        ("/set messages 1", "there is no parameter messages; any field may be sent with --body"),
         ("/set max_tokens 3", "max_tokens=3"),
         ("What is deep learning?", "as many tokens as it may have"),
         ("/exit", ""),
@@ -109,6 +112,18 @@ def test_mistakes_are_told_and_cost_nothing(demo: RunningServer, terminal: Start
             chat.see(told)
     assert chat.end() == 0
     assert not (tmp_path / "state").exists()
+
+
+def test_another_model_and_parameters_without_effect_are_told_once(demo: RunningServer, terminal: Start) -> None:
+    chat = terminal("chat", demo.url, "--no-history", "--model", "nope", "--body", '{"mine": 1, "max_tokens": 2}')
+    chat.see(f"nope at {demo.url}")
+    chat.enter("Hello")
+    chat.see(f"{demo.url} has no model nope: demo answered")
+    chat.see("without effect on this answer: mine")
+    chat.enter("Hello")
+    assert "nope" not in chat.see("as many tokens as it may have")
+    chat.prompted().press(CTRL_D)
+    assert chat.end() == 0
 
 
 def test_markdown_is_rendered_and_lines_may_be_several(demo: RunningServer, terminal: Start, tmp_path: Path) -> None:
@@ -136,7 +151,7 @@ def test_without_a_server(terminal: Start) -> None:
 def test_the_server_of_a_model_starts_and_ends_with_the_chat(terminal: Start) -> None:
     chat = terminal("chat", str(DEMO), "--temperature", "0", OPTION_THREADS="1")
     chat.see("model demo: ")
-    chat.see(r"demo at unix:\S+")
+    chat.see(rf"demo at {re.escape(str(DEMO))}, served for this chat at unix:\S+")
     (server,) = psutil.Process(chat.child.pid).children()
     family = [server, *server.children(recursive=True)]
     chat.enter("What is deep learning?")
@@ -153,7 +168,7 @@ def test_the_server_of_a_model_starts_and_ends_with_the_chat(terminal: Start) ->
 @pytest.mark.slow
 def test_a_chat_that_is_killed_leaves_no_server(terminal: Start) -> None:
     chat = terminal("chat", str(DEMO), OPTION_THREADS="1")
-    chat.see(r"demo at unix:\S+")
+    chat.see(rf"demo at {re.escape(str(DEMO))}, served for this chat at unix:\S+")
     (server,) = psutil.Process(chat.child.pid).children()
     family = [server, *server.children(recursive=True)]
     chat.child.kill(signal.SIGKILL)

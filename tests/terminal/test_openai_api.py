@@ -85,7 +85,7 @@ def test_reasoning_comes_apart() -> None:
         (b"data: {\n\n", 200, "no piece of an answer"),
     ],
 )
-def test_what_is_wrong_is_told(answer: bytes, status: int, told: str) -> None:
+def test_a_wrong_answer_is_reported_with_the_reason(answer: bytes, status: int, told: str) -> None:
     with server(answer, status) as url, pytest.raises(ApiError, match=told):
         ask(url)
 

@@ -37,7 +37,15 @@ def run(*arguments: str, stdin: str = "", environment: dict[str, str] | None = N
 
 def test_stdout_has_the_answer_alone(demo: RunningServer) -> None:
     assert run(demo.url, "What is deep learning?", "--temperature", "0") == (0, ANSWER, "")
-    assert run("--temperature", "0", demo.url, "--top-k", "1", "What is deep learning?") == (0, ANSWER, "")
+    assert run("--temperature", "0", demo.url, "--seed", "1", "What is deep learning?")[:2] == (0, ANSWER)
+
+
+def test_a_missing_model_and_ignored_parameters_are_told_on_stderr(demo: RunningServer) -> None:
+    status, out, err = run(demo.url, "What is deep learning?", "--temperature", "0", "--model", "nope")
+    assert (status, out) == (0, ANSWER)
+    assert err == f"djl-serving run: {demo.url} has no model nope: demo answered\n"
+    _, _, err = run(demo.url, "Hello", "--body", '{"max_tokens": 1, "mine": 1}')
+    assert err == "djl-serving run: without effect on this answer: mine\n"
 
 
 def test_the_prompt_comes_from_stdin_too(demo: RunningServer) -> None:
@@ -55,14 +63,17 @@ def test_the_prompt_comes_from_stdin_too(demo: RunningServer) -> None:
         (("Hello", "--completion", "--system", "x"), 2, "--system has no place"),
         (("Hello", "--body", "[1]"), 2, "expected a JSON object"),
         (("Hello", "--temperature", "-1"), 1, "400: temperature"),
+        (("Hello", "--set", "dtype=fp32"), 2, "is a server with settings of its own"),
+        (("Hello", "--max-modl-len", "4"), 2, "there is no option --max-modl-len; did you mean --max-model-len?"),
+        (("Hello", "--enforce-eager=maybe"), 1, "--enforce-eager=maybe: expected no value, or true or false"),
     ],
 )
 def test_mistakes_are_told_on_stderr(demo: RunningServer, arguments: tuple[str, ...], status: int, told: str) -> None:
-    found, out, err = run(demo.url, *arguments)
-    assert (found, out) == (status, "") and told in err
+    code, out, err = run(demo.url, *arguments)
+    assert (code, out) == (status, "") and told in err
 
 
-def test_what_speaks_another_language(demo: RunningServer) -> None:
+def test_a_url_that_is_no_openai_api_fails(demo: RunningServer) -> None:
     status, out, err = run(f"{demo.url}/ping", "Hello")
     assert (status, out) == (1, "") and "404" in err
 
@@ -78,6 +89,8 @@ def test_an_answer_that_nobody_wants_ends(repeating: RunningServer) -> None:
 def test_a_model_is_served_for_one_answer(tmp_path: Path) -> None:
     status, out, err = run(str(DEMO), "What is deep learning?", "--temperature", "0")
     assert (status, out) == (0, ANSWER) and "Traceback" not in err
+    status, out, err = run(str(DEMO), "What is deep learning?", "--max-model-len", "4")
+    assert (status, out) == (1, "") and "maximum context length is 4 tokens" in err
     (tmp_path / "serving.properties").write_text("option.model_id=/nowhere\n")
     status, out, err = run(str(tmp_path), "Hello")
     assert (status, out) == (1, "") and "/nowhere" in err

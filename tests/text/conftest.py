@@ -252,14 +252,14 @@ KINDS: dict[str, Kind] = {
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Every kind as a directory."""
     root = tmp_path_factory.mktemp("checkpoints")
-    found = {}
+    paths = {}
     for name, (build, config, model_config) in KINDS.items():
-        found[name] = root / name
-        found[name].mkdir()
-        build().save(str(found[name] / "tokenizer.json"))
-        (found[name] / "tokenizer_config.json").write_text(json.dumps(config))
-        (found[name] / "config.json").write_text(json.dumps(model_config))
-    return found
+        paths[name] = root / name
+        paths[name].mkdir()
+        build().save(str(paths[name] / "tokenizer.json"))
+        (paths[name] / "tokenizer_config.json").write_text(json.dumps(config))
+        (paths[name] / "config.json").write_text(json.dumps(model_config))
+    return paths
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ import pytest
 from djl_python.core.errors import ModelLoadError, PayloadError
 from djl_python.core.types import Chat, ToolUse
 from djl_python.text.chat import ChatTemplate, ChatTemplates
+from tests.checkpoints import since
 
 Render = Callable[..., str]
 
@@ -120,7 +121,7 @@ def reference() -> Render:
     return render
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [pytest.param(case, marks=since("5.22") if case == "parts" else ()) for case in CASES])
 def test_prompts_equal_transformers(case: str, reference: Render) -> None:
     source, messages, options = CASES[case]
     text = ChatTemplate(source, SPECIAL).render(messages, **options)
@@ -317,3 +318,49 @@ def test_a_template_that_reads_a_messages_tools_gets_them_there() -> None:
     assert ChatTemplate(variable).render(USER, tools=tools) == "11"
     both = "{{ messages | tojson }}{{ tools | tojson if tools }}"
     assert ChatTemplate(both).render(USER, tools=tools).count("now") == 1
+
+
+NAMED = "{% for message in messages %}{{ message.role }}:{{ message.content }};{% endfor %}"
+#: As Qwen's: what has another role is left out.
+STRICT = (
+    "{% for message in messages %}{% if message.role in ['user', 'system', 'assistant', 'tool'] %}"
+    "{{ message.role }}:{{ message.content }};{% elif message.role.startswith('document') %}"
+    "<{{ message.role }}>{{ message.content }}{% endif %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (NAMED, "system:S;tool:T;"),
+        (NAMED + "{% if messages[0].role == 'developer' %}!{% endif %}", "developer:S;tool:T;!"),
+        (NAMED + "{% if messages[1]['role'] in ('tool', 'function') %}!{% endif %}", "system:S;function:T;!"),
+        (NAMED + "{% set function = 'function' %}{{ {'role': 'developer'} | length }}", "system:S;tool:T;1"),
+    ],
+)
+def test_roles_have_the_names_that_the_template_knows(source: str, expected: str) -> None:
+    given = [{"role": "developer", "content": "S"}, {"role": "function", "name": "f", "content": "T"}]
+    assert ChatTemplate(source).render(given) == expected
+
+
+def test_a_role_of_the_models_own_goes_to_its_template() -> None:
+    given = [{"role": "document 1", "content": "D"}, *USER]
+    assert ChatTemplate(NAMED).render(given) == "document 1:D;user:hi;"
+    assert ChatTemplate(STRICT).render(given) == "<document 1>Duser:hi;"
+
+
+def test_a_role_that_a_template_refuses_is_refused_in_its_words() -> None:
+    picky = NAMED.replace(
+        "}}:", "}}{% if message.role != 'user' %}{{ raise_exception('no ' + message.role) }}{% endif %}:"
+    )
+    with pytest.raises(PayloadError) as caught:
+        ChatTemplate(picky).render([*USER, {"role": "robot", "content": "x"}])
+    assert caught.value.message == "the chat template refuses these messages: no robot"
+
+
+def test_a_message_that_a_template_would_leave_out_is_refused() -> None:
+    for _ in range(2):
+        with pytest.raises(PayloadError) as caught:
+            ChatTemplate(STRICT).render([*USER, {"role": "robot", "content": "x"}])
+        assert caught.value.field == "messages[1].role"
+        assert caught.value.message.endswith('this model\'s chat template leaves out messages of role "robot"')

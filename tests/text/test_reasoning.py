@@ -22,9 +22,9 @@ class Shouting(ReasoningParser):
 
 
 def parser_of(name: str) -> type[ReasoningParser]:
-    found = reasoning_parser(None, name, ())
-    assert found is not None
-    return found
+    parser = reasoning_parser(None, name, ())
+    assert parser is not None
+    return parser
 
 
 def split(parser: ReasoningParser, *pieces: str) -> tuple[str, str]:
@@ -89,7 +89,7 @@ def test_a_text_is_split_however_it_is_cut(
             assert split(made(begun), text[:at], text[at:until], text[until:]) == (reasoning, content)
 
 
-def test_what_is_certain_is_passed_on_at_once() -> None:
+def test_certain_text_is_passed_on_at_once() -> None:
     parser = parser_of("qwen3")(None)
     assert parser.feed("<think>\nHm") == SplitText("Hm") and parser.reasons and parser.reasoned
     assert parser.feed(" so ") == SplitText(" so")
@@ -128,11 +128,11 @@ def test_whether_there_was_any(name: str, begun: bool | None, text: str, reasone
         ("<assistant><think>\n", " ", True),
     ],
 )
-def test_what_a_prompt_has_begun(prompt: str, continued: str | None, begun: bool | None) -> None:
+def test_reasoning_that_the_prompt_began_is_recognized(prompt: str, continued: str | None, begun: bool | None) -> None:
     assert parser_of("deepseek_r1").begun_by(prompt, continued) is begun
 
 
-def test_what_may_come_before_a_grammar() -> None:
+def test_free_text_before_a_grammar_depends_on_the_parser() -> None:
     marks = ("<think>",), ("</think>",)
     assert parser_of("qwen3").before_grammar(None) == FreeText(*marks, begun=False)
     assert parser_of("qwen3").before_grammar(True) == FreeText(*marks, begun=True)
@@ -174,3 +174,21 @@ def test_a_template_tells_how_its_model_reasons(template: str, name: str | None)
             reasoning_parser(True, "", [template])
     else:
         assert reasoning_parser(True, "", [template]) is parser_of(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reasoning", "content"),
+    [
+        ("qwen3", "<thi", "", ""),
+        ("qwen3", "\n<", "", ""),
+        ("qwen3", "  ", "", "  "),
+        ("deepseek_r1", "<thi", "", ""),
+        ("qwen3", "<b", "", "<b"),
+        ("qwen3", "<think>Hm</thi", "Hm</thi", ""),
+    ],
+)
+def test_an_opening_mark_that_a_limit_cuts_is_no_content(name: str, text: str, reasoning: str, content: str) -> None:
+    parser = parser_of(name)(None)
+    parts = [parser.feed(text), parser.finish(cut=True)]
+    assert "".join(part.reasoning for part in parts) == reasoning
+    assert "".join(part.content for part in parts) == content

@@ -31,9 +31,9 @@ def test_random_texts_match_alike_in_random_pieces(seed: int) -> None:
     read = 0
     while read < len(text):
         piece = text[read : read + draw.randint(0, 6)]
-        found = matcher.feed(piece)
-        if found is not None:
-            assert (read + found[0], read + found[1]) == obvious(text, stops)
+        match = matcher.feed(piece)
+        if match is not None:
+            assert (read + match[0], read + match[1]) == obvious(text, stops)
             return
         read += len(piece)
         assert obvious(text[:read], stops) is None
@@ -62,7 +62,7 @@ def test_many_long_stop_sequences_cost_no_more() -> None:
     assert matcher.feed("7") == (-999, 1)
 
 
-def test_those_who_look_for_the_same_do_not_disturb_each_other() -> None:
+def test_matchers_of_the_same_sequences_are_independent() -> None:
     stops = StopSequences(["END"])
     one, other = StopMatcher(stops), StopMatcher(stops)
     assert one.feed("EN") is None

@@ -9,7 +9,7 @@ import pytest
 
 from djl_python.core.types import Finish, FinishReason, GenerateRequest, SamplingParams, TextOptions, Token, TokenEvent
 from djl_python.text.stop import StopSequences
-from djl_python.text.stream import TextStream
+from djl_python.text.stream import PromptRead, TextStream
 from djl_python.text.tokens.tokenizer import Tokenizer
 
 
@@ -183,11 +183,14 @@ def test_a_token_has_one_name_wherever_it_stands(plain: Tokenizer) -> None:
     assert told[1].alternative is not None and not told[1].text
 
 
-def test_the_eos_shows_if_special_tokens_do(plain: Tokenizer) -> None:
+@pytest.mark.parametrize("skip", [True, False])
+@pytest.mark.parametrize("kept", [True, False])
+def test_an_end_of_text_shows_only_if_stop_texts_do(plain: Tokenizer, skip: bool, kept: bool) -> None:
     eos = plain.token_to_id("<|end|>")
     assert eos is not None
-    _, finish, _ = run(plain, [*encode(plain, "hi"), eos], end=FinishReason.EOS, skip_special_tokens=False)
-    assert finish.text == "hi<|end|>"
+    ids = [*encode(plain, "hi"), eos]
+    _, finish, _ = run(plain, ids, end=FinishReason.EOS, skip_special_tokens=skip, include_stop_str_in_output=kept)
+    assert finish.text == ("hi<|end|>" if kept and not skip else "hi")
 
 
 def test_an_ordinary_stop_token_shows_if_asked(plain: Tokenizer) -> None:
@@ -246,8 +249,9 @@ def test_logprobs_add_up_with_those_of_held_tokens(plain: Tokenizer) -> None:
 
 
 def test_prompt_tokens_of_a_sibling_are_used_again(plain: Tokenizer) -> None:
-    known = (Token(1, "x", None),)
+    known = PromptRead((Token(1, "x", None),), 1)
     request = GenerateRequest(prompt="x", sampling=SamplingParams(max_new_tokens=1))
     stream = TextStream(plain, request, None, plain.encode("x"), "x", known)
-    _, finish = stream.push(TokenEvent(1, plain.encode("a")[0], finish=FinishReason.LENGTH))
-    assert finish is not None and finish.prefill == known
+    event = TokenEvent(1, plain.encode("a")[0], finish=FinishReason.LENGTH, cached_tokens=0)
+    _, finish = stream.push(event)
+    assert finish is not None and (finish.prefill, finish.cached_tokens) == known

@@ -57,8 +57,8 @@ def test_items_are_what_was_joined(items: list[tuple[dict[str, str], list[tuple[
         for key, data in content:
             call.content.add(key, data)
         calls.append(call)
-    found = join(calls).get_batches()
-    assert [(one.properties, list(one.content)) for one in found] == items
+    batches = join(calls).get_batches()
+    assert [(one.properties, list(one.content)) for one in batches] == items
 
 
 @given(st.permutations(range(4)), st.sets(st.integers(0, 3)))
@@ -82,9 +82,9 @@ def test_every_item_gets_its_own_entry_or_its_own_error(order: list[int], missin
 
 def answers(out: Output) -> list[Output]:
     """What a batch of two is answered, without errors."""
-    found = [answer for answer in split(out, 2) if isinstance(answer, Output)]
-    assert len(found) == 2
-    return found
+    outputs = [answer for answer in split(out, 2) if isinstance(answer, Output)]
+    assert len(outputs) == 2
+    return outputs
 
 
 def test_split_by_index_in_any_order() -> None:
@@ -106,11 +106,11 @@ def test_split_by_position_and_per_item_codes() -> None:
 
 
 def test_a_property_of_an_item_that_there_is_not_is_nobodys() -> None:
-    found = answers(Output().add("a").add("b").add_property("batch_002.x", "1"))
-    assert [answer.properties for answer in found] == [{}, {}]
+    outputs = answers(Output().add("a").add("b").add_property("batch_002.x", "1"))
+    assert [answer.properties for answer in outputs] == [{}, {}]
 
 
-def test_one_entry_with_an_index_makes_an_answer_a_batchs() -> None:
+def test_an_entry_with_a_batch_index_makes_an_output_a_batchs() -> None:
     assert is_split(Output().add("a").add("b", batch_index=1))
     assert not is_split(Output().add("a").add("b"))
 

@@ -54,7 +54,7 @@ async def test_delay_is_measured_from_the_first() -> None:
     assert await batcher.submit("later") == "LATER"
 
 
-async def test_what_waits_while_a_batch_runs_goes_together() -> None:
+async def test_items_that_wait_for_a_running_batch_go_together() -> None:
     run = Recorder(asyncio.Event())
     batcher = DynamicBatcher(run, 2, 0)
     calls = [asyncio.create_task(batcher.submit("a"))]
@@ -133,7 +133,7 @@ async def test_a_batch_without_callers_is_cancelled_and_holds_up_no_other(caplog
     assert caplog.records == []
 
 
-async def test_one_bad_item_fails_alone() -> None:
+async def test_a_bad_item_fails_alone() -> None:
     run = Recorder()
     batcher = DynamicBatcher(run, 3, LONG_MS)
     good, bad, own = (asyncio.create_task(batcher.submit(item)) for item in ("a", "bad", "own"))
@@ -144,7 +144,7 @@ async def test_one_bad_item_fails_alone() -> None:
     assert run.batches == [["a", "bad", "own"], ["a"], ["bad"], ["own"]]
 
 
-async def test_one_without_calls_can_be_closed() -> None:
+async def test_a_batcher_without_calls_can_be_closed() -> None:
     await DynamicBatcher(Recorder(), 1, 0).close()
 
 

@@ -24,7 +24,7 @@ class Mute(ValueError):
         (Mute(), "Mute"),
     ],
 )
-def test_one_line(exc: Exception, line: str) -> None:
+def test_an_exception_becomes_a_line(exc: Exception, line: str) -> None:
     assert one_line(exc) == line
 
 
@@ -41,7 +41,7 @@ def test_a_serving_error_can_be_sent_whatever_it_says() -> None:
         (BaseExceptionGroup("two", [GeneratorExit()]), "BaseExceptionGroup: two (1 sub-exception)"),
     ],
 )
-def test_what_is_no_exception_becomes_one(error: BaseException, message: str) -> None:
+def test_an_exit_becomes_a_handler_error(error: BaseException, message: str) -> None:
     made = contained(error)
     assert isinstance(made, HandlerError) and made.message == message and made.__cause__ is error
 

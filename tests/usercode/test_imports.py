@@ -47,6 +47,10 @@ def runs(directory: Path) -> bool:
             "from djl_python.session_utils import get_session",
             "there is no module 'djl_python.session_utils'; it is a part of LMI's own handlers",
         ),
+        (
+            "import deepspeed",
+            "; djl-serving engines install deepspeed installs it, and so does a line 'deepspeed' in requirements.txt",
+        ),
         ("import helper", "helper.py:1: there is no module 'alsogone'"),
         ("class A:\n    import nosuchmodule", "model.py:2: "),
         ("try:\n    import nosuchmodule\nfinally:\n    pass", "model.py:2: "),
@@ -75,7 +79,7 @@ def test_a_missing_module_is_a_fault_and_the_import_fails(tmp_path: Path, source
         "import own, package.part",
     ],
 )
-def test_what_need_not_be_there_is_no_fault_and_the_file_runs(tmp_path: Path, source: str) -> None:
+def test_optional_imports_are_no_faults(tmp_path: Path, source: str) -> None:
     (tmp_path / "own.py").write_text("import model\n")  # each other's
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "part.py").touch()
@@ -84,8 +88,8 @@ def test_what_need_not_be_there_is_no_fault_and_the_file_runs(tmp_path: Path, so
 
 
 def test_every_missing_module_is_told_in_one_run(tmp_path: Path) -> None:
-    found = faults_of(tmp_path, "import gone1\nimport json\nimport gone2\n")
-    assert [fault.split(": ")[0].rpartition("/")[2] for fault in found] == ["model.py:1", "model.py:3"]
+    faults = faults_of(tmp_path, "import gone1\nimport json\nimport gone2\n")
+    assert [fault.split(": ")[0].rpartition("/")[2] for fault in faults] == ["model.py:1", "model.py:3"]
 
 
 @pytest.mark.parametrize(

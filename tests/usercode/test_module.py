@@ -31,7 +31,7 @@ def test_a_file_does_not_displace_a_module_of_the_same_name(tmp_path: Path) -> N
     assert load_user_module(tmp_path, "types.py") is module
 
 
-def test_it_is_imported_once(tmp_path: Path) -> None:
+def test_a_users_module_is_imported_once(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text("x = object()", encoding="utf-8")
     assert load_user_module(tmp_path) is load_user_module(tmp_path) is sys.modules["model"]
     assert sys.path[0] == str(tmp_path.resolve())
@@ -58,7 +58,9 @@ def test_a_file_that_fails_is_not_kept(tmp_path: Path) -> None:
         ([], "", None),
     ],
 )
-def test_which_file(tmp_path: Path, files: list[str], entry_point: str, expected: str | None) -> None:
+def test_the_users_file_is_found_by_entry_point_or_name(
+    tmp_path: Path, files: list[str], entry_point: str, expected: str | None
+) -> None:
     for name in files:
         (tmp_path / name).touch()
     config = ModelConfig(name="demo", path=str(tmp_path), option=Options(entry_point=entry_point))
@@ -67,3 +69,9 @@ def test_which_file(tmp_path: Path, files: list[str], entry_point: str, expected
 
 def test_a_model_without_a_directory_has_none() -> None:
     assert user_file(ModelConfig(name="demo")) is None
+
+
+def test_a_package_of_an_engine_that_is_missing_is_said_with_the_command_that_installs_it(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("import deepspeed", encoding="utf-8")
+    with pytest.raises(ModelLoadError, match="'deepspeed'; djl-serving engines install deepspeed installs it"):
+        load_user_module(tmp_path)

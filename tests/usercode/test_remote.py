@@ -18,11 +18,11 @@ class Files(BaseHTTPRequestHandler):
     """Answers with what `served` has for the path."""
 
     def do_GET(self) -> None:
-        found = self.server.served.get(self.path)  # type: ignore[attr-defined]
-        self.send_response(404 if found is None else 200)
-        self.send_header("content-length", str(len(found or b"")))
+        content = self.server.served.get(self.path)  # type: ignore[attr-defined]
+        self.send_response(404 if content is None else 200)
+        self.send_header("content-length", str(len(content or b"")))
         self.end_headers()
-        self.wfile.write(found or b"")
+        self.wfile.write(content or b"")
 
     def log_message(self, format: str, *args: object) -> None: ...
 
@@ -37,7 +37,7 @@ def files() -> Iterator[HTTPServer]:
     server.shutdown()
     thread.join()
     server.server_close()
-    remote._fetched.cache_clear()
+    remote.fetched_once.cache_clear()
 
 
 def config_of(files: HTTPServer, path: str, cache: Path) -> ModelConfig:
@@ -45,7 +45,7 @@ def config_of(files: HTTPServer, path: str, cache: Path) -> ModelConfig:
     return ModelConfig(name="m", option=Options(entry_point=url), cache_dir=str(cache))
 
 
-def test_it_is_downloaded_as_model_py(files: HTTPServer, tmp_path: Path) -> None:
+def test_a_remote_file_is_stored_as_model_py(files: HTTPServer, tmp_path: Path) -> None:
     files.served["/mine.py?v=1"] = b"x = 1\n"  # type: ignore[attr-defined]
     file = remote.fetched_file(config_of(files, "/mine.py?v=1", tmp_path))
     assert (file.name, file.read_text()) == ("model.py", "x = 1\n")
@@ -66,7 +66,7 @@ def test_each_url_has_a_place_of_its_own(files: HTTPServer, tmp_path: Path) -> N
         ("/long.py", b"#" * (remote.MAX_BYTES + 1), "longer than"),
     ],
 )
-def test_what_can_t_be_downloaded_is_refused(
+def test_a_remote_file_that_can_not_be_downloaded_is_refused(
     files: HTTPServer, tmp_path: Path, path: str, content: bytes | None, message: str
 ) -> None:
     if content is not None:

@@ -92,5 +92,5 @@ def test_functions_are_those_that_a_user_may_have_meant(path: Path) -> None:
     assert read(path, source).functions == ["b", "a"]
 
 
-def test_what_python_warns_of_is_left_to_the_import(path: Path) -> None:
+def test_a_file_that_python_warns_of_is_read(path: Path) -> None:
     assert read(path, "x = '\\d' is 1").has("x")

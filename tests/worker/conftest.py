@@ -17,7 +17,7 @@ import pytest
 from djl_python.config import ModelConfig, Options, ServingSettings
 from djl_python.ipc.channel import Channel
 from djl_python.ipc.processes import spawn
-from djl_python.ipc.protocol import AnyMessage, Break, Call, Cancel, Chunk, Load, Report, Start, Status, Stop
+from djl_python.ipc.protocol import AnyMessage, BodyChunk, Break, Call, Cancel, Load, Report, Start, Status, Stop
 
 WAIT_S = 20.0
 
@@ -121,7 +121,7 @@ class Front:
                 answer = self.answers[message.id]
                 answer.status, answer.headers = message.status, message.headers
                 answer.started.set()
-            elif isinstance(message, Chunk):
+            elif isinstance(message, BodyChunk):
                 answer = self.answers[message.id]
                 answer.chunks.append(message.data)
                 answer.moved.set()

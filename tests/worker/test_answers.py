@@ -29,6 +29,8 @@ class Recorded:
         assert self.started and not self.finished
         self.pieces += [data] if data else []
 
+    def progressed(self) -> None: ...
+
     def keep_alive(self, data: bytes) -> None:
         raise AssertionError("this is the handler's")
 
@@ -126,8 +128,8 @@ async def test_an_async_iterator_without_aclose() -> None:
 @pytest.mark.parametrize(
     ("result", "message"),
     [
-        ("text", "Invalid output type: str"),
-        ({"a": 1}, "Invalid output type: dict"),
+        ("text", r"Invalid output type: str, expected an Output or None: return Output\(\)\.add\(\.\.\.\)"),
+        ({"a": 1}, r"dict, expected an Output or None: return Output\(\)\.add_as_json\(\.\.\.\)"),
         (Output(code=100), "from 200 to 599"),
         (Output(code=True), "from 200 to 599"),
         (Output().add_property("a\r\nb", "x"), "not the name of an HTTP header"),
@@ -135,6 +137,6 @@ async def test_an_async_iterator_without_aclose() -> None:
         (Output().add_stream_content(iter([1]), lambda item: item), "formatter of a stream returned int"),
     ],
 )
-async def test_what_cannot_be_sent(result: Any, message: str) -> None:
+async def test_a_result_that_can_not_be_sent_is_a_handler_error(result: Any, message: str) -> None:
     with pytest.raises(HandlerError, match=message):
         await send(result, Recorded(), iterate)

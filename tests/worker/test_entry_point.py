@@ -11,18 +11,11 @@ from typing import Any
 import pytest
 
 import djl_python.huggingface
-from djl_python.config import (
-    TASKS,
-    TEXT_GENERATION,
-    ModelConfig,
-    Options,
-    ServerConfig,
-    Task,
-    load_model_config,
-    parse_model_spec,
-)
+from djl_python.config import TASKS, TEXT_GENERATION, ModelConfig, Options, ServerConfig, Task, parse_model_spec
 from djl_python.core.errors import ConfigError, ModelLoadError
+from djl_python.core.registry import load_object
 from djl_python.handler import Handler
+from djl_python.sources import load_model_config
 from djl_python.usercode.module import load_user_module
 from djl_python.worker import entry_point
 from djl_python.worker.entry_point import Location, find_handler, locate
@@ -67,7 +60,7 @@ Find = Callable[..., Handler]
 
 def target_of(handler: Handler) -> Any:
     assert isinstance(handler, UserHandler)
-    return handler._target
+    return handler.target
 
 
 def test_model_py(find: Find) -> None:
@@ -154,28 +147,65 @@ def checkpoint(directory: Path, architecture: str) -> Path:
         {"rolling_batch": "disable", "entryPoint": "djl_python.huggingface"},
     ],
 )
-async def test_djls_service_takes_what_generates_no_text(
+async def test_djls_service_takes_what_it_is_named_for_and_what_nobody_else_does(
     tmp_path: Path, architecture: str, said: dict[str, str]
 ) -> None:
-    config = configured(checkpoint(tmp_path, architecture), said)
-    assert locate(config).task == OTHER_TASKS[architecture]
-    assert target_of(find_handler(config, HandlerThread())) is djl_python.huggingface.handle
+    config, task = configured(checkpoint(tmp_path, architecture), said), OTHER_TASKS[architecture]
+    if task in TASKS and "entryPoint" not in said:
+        assert locate(config) == Location()
+        assert isinstance(find_handler(config, HandlerThread()), load_object(TASKS[task].handler))
+    else:
+        assert locate(config).task == task
+        assert target_of(find_handler(config, HandlerThread())) is djl_python.huggingface.handle
 
 
 @pytest.mark.parametrize(
-    "said",
+    ("asks", "said"),
     [
-        {"rolling_batch": "vllm"},
-        {"rolling_batch": "lmi-dist", "entryPoint": "djl_python.huggingface"},
-        {"rolling_batch": "disable", "async_mode": "true"},
-        {"entryPoint": "djl_python.lmi_vllm.vllm_async_service"},
-        {"entryPoint": "djl_python.transformers_neuronx"},
+        ("rolling_batch", {"rolling_batch": "vllm"}),
+        ("rolling_batch", {"rolling_batch": "lmi-dist", "entryPoint": "djl_python.huggingface"}),
+        ("async_mode", {"rolling_batch": "disable", "async_mode": "true"}),
+        ("entryPoint", {"entryPoint": "djl_python.lmi_vllm.vllm_async_service"}),
+        ("entryPoint", {"entryPoint": "djl_python.transformers_neuronx"}),
     ],
 )
-async def test_but_not_where_an_engine_is_named(tmp_path: Path, said: dict[str, str]) -> None:
+async def test_where_an_engine_is_named_it_takes_encoder_decoder_models_alone(
+    tmp_path: Path, asks: str, said: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
     config = configured(checkpoint(tmp_path, "BertForMaskedLM"), said)
     assert locate(config) == Location()
-    assert isinstance(find_handler(config, HandlerThread()), FakeBuiltIn)
+    assert isinstance(find_handler(config, HandlerThread()), load_object(TASKS["fill-mask"].handler))
+    config = configured(checkpoint(tmp_path, "T5ForConditionalGeneration"), said)
+    assert target_of(find_handler(config, HandlerThread())) is djl_python.huggingface.handle
+    assert f"option.{asks}={said[asks]} has no effect" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("task", "said", "by_the_service"),
+    [
+        ("", {}, False),
+        ("", {"rolling_batch": "builtin"}, False),
+        ("text2text-generation", {}, False),
+        ("", {"rolling_batch": "disable"}, True),
+        ("summarization", {}, True),
+        ("summarization", {"rolling_batch": "auto"}, False),
+    ],
+)
+async def test_encoder_decoder_models_are_batched_unless_djls_answers_are_asked_for(
+    tmp_path: Path, task: str, said: dict[str, str], by_the_service: bool
+) -> None:
+    config = configured(checkpoint(tmp_path, "T5ForConditionalGeneration"), {**said, "task": task} if task else said)
+    if by_the_service:
+        assert target_of(find_handler(config, HandlerThread())) is djl_python.huggingface.handle
+    else:
+        assert isinstance(find_handler(config, HandlerThread()), load_object(TASKS["text2text-generation"].handler))
+
+
+@pytest.mark.parametrize("said", [{"rolling_batch": "engine:Mine"}, {"entryPoint": "text-generation"}])
+async def test_a_users_engine_or_handler_option_is_served_by_the_built_in_handler(
+    tmp_path: Path, said: dict[str, str]
+) -> None:
+    assert locate(configured(checkpoint(tmp_path, "T5ForConditionalGeneration"), said)) == Location()
 
 
 async def test_a_task_tells_too_and_a_checkpoint_when_it_has_come(
@@ -188,16 +218,21 @@ async def test_a_task_tells_too_and_a_checkpoint_when_it_has_come(
         return checkpoint(tmp_path, "T5ForConditionalGeneration")
 
     monkeypatch.setattr(entry_point, "local_path", fetch)
-    told = ModelConfig(name="m", option=Options(model_id="a/b", task="sentiment-analysis"))
-    assert locate(told).task == "text-classification"
+    told = ModelConfig(name="m", option=Options(model_id="a/b", task="summarization"))
+    assert locate(told).task == "text2text-generation"
     assert target_of(find_handler(told, HandlerThread())) is djl_python.huggingface.handle
     assert fetched == []
-    untold = ModelConfig(name="m", option=Options(model_id="a/b", revision="r"))
+    untold = ModelConfig(name="m", option=Options(model_id="a/b", revision="r", rolling_batch="disable"))
     assert locate(untold) == Location()
     assert target_of(find_handler(untold, HandlerThread())) is djl_python.huggingface.handle
     assert fetched == [("a/b", "r")]
+    untold = ModelConfig(name="m", option=Options(model_id="a/b", revision="r"))
+    assert isinstance(find_handler(untold, HandlerThread()), load_object(TASKS["text2text-generation"].handler))
     monkeypatch.setattr(entry_point, "local_path", lambda *_: tmp_path / "of_text")
     assert isinstance(find_handler(untold, HandlerThread()), FakeBuiltIn)
+    (tmp_path / "config.json").write_text('{"architectures": ["BertModel"]}')
+    monkeypatch.setattr(entry_point, "local_path", lambda *_: tmp_path)
+    assert isinstance(find_handler(untold, HandlerThread()), load_object(TASKS["feature-extraction"].handler))
 
 
 def configured(directory: Path, said: dict[str, str]) -> ModelConfig:
@@ -237,7 +272,7 @@ def test_a_model_py_with_only_formatters_too(find: Find, tmp_path: Path) -> None
         (HANDLE, {"entry_point": "model.py:gone"}, "model.py has no 'gone'"),
     ],
 )
-def test_what_is_missing_is_said(find: Find, source: str | None, options: dict[str, Any], message: str) -> None:
+def test_a_missing_handler_is_named(find: Find, source: str | None, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelLoadError, match=message):
         find(source, **options)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from djl_python.ipc.channel import Channel
-from djl_python.ipc.protocol import AnyMessage, Chunk, Report, Start
+from djl_python.ipc.protocol import AnyMessage, BodyChunk, Report, Start
 from djl_python.worker.reply import MAX_UNREAD_BYTES, REPORT_WITHIN_S, ChannelMetrics, ChannelReply
 
 
@@ -47,7 +47,7 @@ def _nothing() -> None:
     """An answer that ends without consequences."""
 
 
-async def test_what_could_not_be_sent_has_not_been(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_start_leaves_the_reply_unstarted(monkeypatch: pytest.MonkeyPatch) -> None:
     """So whoever hears of it can still answer with an error."""
     ends = Ends()
     reply = ChannelReply(await ends.open(), 5, "r", _nothing)
@@ -56,13 +56,13 @@ async def test_what_could_not_be_sent_has_not_been(monkeypatch: pytest.MonkeyPat
     assert not reply.started
     reply.start(424, {})
     with monkeypatch.context() as patch:
-        patch.setattr("djl_python.ipc.protocol.MAX_FRAME_BYTES", 100)
+        patch.setattr("djl_python.ipc.framing.MAX_FRAME_BYTES", 100)
         for send in (reply.write, reply.finish):
             with pytest.raises(ValueError, match="more than can be passed on"):
                 send(bytes(100))
     assert not reply.finished
     reply.finish(b"error")
-    assert await ends.frame() == [Start(5, 424, {"x-request-id": "r"}), Chunk(5, b"error", True)]
+    assert await ends.frame() == [Start(5, 424, {"x-request-id": "r"}), BodyChunk(5, b"error", True)]
     await ends.close()
 
 
@@ -79,8 +79,8 @@ async def test_reply_in_one_frame() -> None:
     assert (reply.started, reply.finished, reply.headers["content-type"]) == (True, True, "a/b")
     assert await ends.frame() == [
         Start(5, 200, {"x-request-id": "r", "content-type": "a/b"}),
-        Chunk(5, b"1", False),
-        Chunk(5, b"2", True),
+        BodyChunk(5, b"1", False),
+        BodyChunk(5, b"2", True),
     ]
     await ends.close()
 
@@ -94,7 +94,7 @@ async def test_a_piece_that_keeps_alive_says_so() -> None:
     reply.keep_alive(b":")
     reply.finish()
     reply.keep_alive(b"ignored")
-    assert (await ends.frame())[1:] == [Chunk(5, b":", False, keep_alive=True), Chunk(5, b"", True)]
+    assert (await ends.frame())[1:] == [BodyChunk(5, b":", False, keep_alive=True), BodyChunk(5, b"", True)]
     await ends.close()
 
 
@@ -126,7 +126,7 @@ async def test_misuse_is_an_error_and_an_abandoned_reply_is_silent() -> None:
         (lambda reply: (reply.start(200, {}), reply.finish("x")), TypeError, "is str, expected bytes"),
     ],
 )
-async def test_what_is_no_answer_is_not_sent(
+async def test_misuses_of_a_reply_are_refused(
     misuse: Callable[[ChannelReply], None], error: type[Exception], message: str
 ) -> None:
     ends = Ends()
@@ -203,8 +203,8 @@ async def test_metrics_that_are_wanted_now_leave_now() -> None:
     metrics.flush()
     metrics.count("a")
     metrics.flush()
-    channel.send(Chunk(5, b"x", True))
-    assert await ends.frame() == [Report(counts={"a": 1}), Chunk(5, b"x", True)], "and nothing before"
+    channel.send(BodyChunk(5, b"x", True))
+    assert await ends.frame() == [Report(counts={"a": 1}), BodyChunk(5, b"x", True)], "and nothing before"
     await asyncio.sleep(1.5 * REPORT_WITHIN_S)
     assert len(ends.frames) == 1
     await ends.close()
@@ -229,11 +229,11 @@ async def test_metrics_go_along_with_a_frame_if_the_last_did_not_leave_just_now(
     channel = await ends.open()
     metrics = ChannelMetrics(channel)
     metrics.count("a")
-    channel.send(Chunk(5, b"x", False))
-    assert await ends.frame() == [Chunk(5, b"x", False), Report(counts={"a": 1})]
+    channel.send(BodyChunk(5, b"x", False))
+    assert await ends.frame() == [BodyChunk(5, b"x", False), Report(counts={"a": 1})]
     metrics.count("b")
-    channel.send(Chunk(5, b"y", False))
-    assert await ends.frame() == [Chunk(5, b"y", False)]
+    channel.send(BodyChunk(5, b"y", False))
+    assert await ends.frame() == [BodyChunk(5, b"y", False)]
     assert await ends.frame() == [Report(counts={"b": 1})]
     await ends.close()
 
@@ -249,14 +249,14 @@ async def test_metrics_go_along_with_the_end_of_an_answer() -> None:
     assert (await ends.frame())[1:] == [Report(counts={"a": 1})]
     metrics.count("b")
     reply.finish(b"x")
-    assert await ends.frame() == [Chunk(5, b"x", True), Report(counts={"b": 1})]
+    assert await ends.frame() == [BodyChunk(5, b"x", True), Report(counts={"b": 1})]
     metrics.count("c")
-    channel.send(Chunk(6, b"z", False))
-    assert await ends.frame() == [Chunk(6, b"z", False)], "the next waits again"
+    channel.send(BodyChunk(6, b"z", False))
+    assert await ends.frame() == [BodyChunk(6, b"z", False)], "the next waits again"
     await ends.close()
 
 
-async def test_what_is_sent_while_a_frame_is_handled_leaves_at_once() -> None:
+async def test_messages_sent_while_a_frame_is_handled_leave_at_once() -> None:
     """The engine's step comes in at one channel, its texts leave through another, in one frame."""
     right = Ends()
     out = await right.open()
@@ -264,15 +264,15 @@ async def test_what_is_sent_while_a_frame_is_handled_leaves_at_once() -> None:
     def relay(messages: list[AnyMessage]) -> None:
         for message in messages:
             out.send(message)
-        asyncio.get_running_loop().call_soon(lambda: out.send(Chunk(9, b"a turn later", True)))
+        asyncio.get_running_loop().call_soon(lambda: out.send(BodyChunk(9, b"a turn later", True)))
 
     ours, theirs = socket.socketpair()
     source = Channel(lambda _: None, lambda: None)
     await source.attach(theirs)
     sink = Channel(relay, lambda: None)
     await sink.attach(ours)
-    source.send(Chunk(1, b"x", False))
-    source.send(Chunk(2, b"y", False))
+    source.send(BodyChunk(1, b"x", False))
+    source.send(BodyChunk(2, b"y", False))
     while sum(map(len, right.frames)) < 3:
         await asyncio.wait_for(right.frame(), 10)
     assert [len(frame) for frame in right.frames] in ([2, 1], [3])  # two frames, which may be read together

@@ -131,7 +131,7 @@ async def test_iterate_closes_the_iterator_in_the_thread() -> None:
     assert (await thread.run((), threading.current_thread)).ident == closed[0]
 
 
-async def test_what_a_posted_function_raises_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_error_of_a_posted_function_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     thread = HandlerThread()
     with caplog.at_level(logging.ERROR):
         thread.post(lambda: 1 // 0)

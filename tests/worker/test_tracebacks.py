@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from djl_python.core.errors import PayloadError
+from djl_python.inputs import Input
+from djl_python.service_loader import load_model_service
 from djl_python.worker.thread import HandlerThread
 from djl_python.worker.tracebacks import user_traceback
 
@@ -49,3 +52,17 @@ async def test_a_traceback_without_user_frames_is_whole() -> None:
     cause = caught.value.__cause__
     assert cause is not None
     assert "Traceback" in user_traceback(caught.value)
+
+
+def test_a_traceback_begins_at_the_users_line_and_has_what_that_called(tmp_path: Path) -> None:
+    file = tmp_path / "model.py"
+    file.write_text("def handle(inputs):\n    return inputs.get_as_json()\n")
+    service = load_model_service(tmp_path, "model.py")
+    with pytest.raises(PayloadError) as caught:
+        service.invoke_handler("handle", Input())
+    entered = caught.tb.tb_next  # without this test's own frame, which is a user's too
+    assert entered is not None and "service_loader" in entered.tb_frame.f_code.co_filename
+    lines = user_traceback(caught.value.with_traceback(entered)).splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[1].strip() == f'File "{file}", line 2, in handle'
+    assert any("inputs.py" in line for line in lines[2:]), "what the user's line called is kept"

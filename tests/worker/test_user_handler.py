@@ -227,3 +227,15 @@ async def test_a_batch_answered_with_an_error_is_run_singly() -> None:
 async def test_an_error_as_the_first_answer_fails_the_load() -> None:
     with pytest.raises(ModelLoadError, match="code 507: no memory"):
         await loaded(lambda inputs: Output(code=507, message="no memory"))
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+async def test_a_forgotten_return_is_told_once(batch_size: int, caplog: pytest.LogCaptureFixture) -> None:
+    def handle(inputs: Input) -> None:
+        for item in inputs.get_batches():
+            Output().add(item.get_as_bytes() or b"")
+
+    handler = await loaded(handle, batch_size=batch_size, max_batch_delay_ms=0)
+    assert caplog.text == "", "the first call has no content: there is nothing to return"
+    assert [(await ask(handler)).status for _ in range(2)] == [204, 204]
+    assert caplog.text.count("handle() returned None for a request that has content, which is answered with 204") == 1

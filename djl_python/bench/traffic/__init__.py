@@ -3,6 +3,6 @@
 - `recording`: the file: requests with their times, without secrets.
 - `proxy`: passes requests on to a server, and records them.
 - `player`: plays a recording against servers, at its own pace or faster.
-- `differences`: where two answers to one request differ.
+- `differences`: compares two answers to one request.
 - `command`: the options --record, --replay and --compare.
 """

@@ -25,7 +25,7 @@ from ..load import percentile
 from .differences import VOLATILE, VOLATILE_ENDS, Difference, differences
 from .player import Played, play
 from .proxy import serve_until_stopped
-from .recording import Entry, Head, Privacy, Recorder, read
+from .recording import Privacy, RecordedRequest, Recorder, RecordingHead, read
 
 #: Requests of a replay that are under way at a time.
 MOST_UNDER_WAY: Final = 1024
@@ -89,7 +89,7 @@ async def _record(options: argparse.Namespace, url: str) -> int:
         raise ValueError(f"--listen {options.listen}: expected HOST:PORT")
     names = frozenset(name.lower() for name in options.keep_header)
     privacy = Privacy(not options.no_bodies, frozenset(options.redact), names)
-    recorder = Recorder(options.record, Head(time.time(), url))
+    recorder = Recorder(options.record, RecordingHead(time.time(), url))
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -130,7 +130,7 @@ class _Playable:
         self._path = path
         self.without_body = 0
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[RecordedRequest]:
         # A request is recorded when its answer has ended; at_s is when it came.
         for entry in sorted(read(self._path), key=lambda entry: entry.at_s):
             if entry.body is None and entry.body_bytes:
@@ -140,13 +140,13 @@ class _Playable:
 
 
 class _Replay:
-    """What became of a replay, beside what was recorded."""
+    """The outcome of a replay, compared with the recording."""
 
     def __init__(self) -> None:
-        self._rows: list[tuple[Entry, Played]] = []
+        self._rows: list[tuple[RecordedRequest, Played]] = []
 
-    def add(self, entry: Entry, answers: Sequence[Played]) -> None:
-        """Count an answer, and tell it where its status is another."""
+    def add(self, entry: RecordedRequest, answers: Sequence[Played]) -> None:
+        """Count an answer, and print it if its status differs."""
         (answer,) = answers
         self._rows.append((entry, answer))
         if answer.status != entry.status:
@@ -174,17 +174,17 @@ class _Compare:
         self._count = self._different = self._sampled = 0
         self._places: Counter[str] = Counter()
 
-    def add(self, entry: Entry, answers: Sequence[Played]) -> None:
-        """Compare two answers, and tell where they differ."""
+    def add(self, entry: RecordedRequest, answers: Sequence[Played]) -> None:
+        """Compare two answers, and print their differences."""
         first, second = answers
         self._count += 1
-        found = differences(first, second, ignored=self._ignored)
-        if not found:
+        diffs = differences(first, second, ignored=self._ignored)
+        if not diffs:
             return
         self._different += 1
         self._sampled += _samples(entry)
-        self._places.update(_place(one) for one in found)
-        print("\n  ".join([_name(self._count, entry), *map(str, found)]))
+        self._places.update(_place(difference) for difference in diffs)
+        print("\n  ".join([_name(self._count, entry), *map(str, diffs)]))
 
     def end(self) -> int:
         """Print the summary; returns the exit code."""
@@ -198,11 +198,11 @@ class _Compare:
         return 1 if self._different else 0
 
 
-def _place(one: Difference) -> str:
-    return _INDEX.sub("[]", one.path)
+def _place(difference: Difference) -> str:
+    return _INDEX.sub("[]", difference.path)
 
 
-def _name(number: int, entry: Entry) -> str:
+def _name(number: int, entry: RecordedRequest) -> str:
     return f"#{number} {entry.method} {entry.path}"
 
 
@@ -217,15 +217,15 @@ class _Sampling(msgspec.Struct):
     parameters: dict[str, object] | None = None
 
 
-def _samples(entry: Entry) -> bool:
+def _samples(entry: RecordedRequest) -> bool:
     """Whether a request's answer may be another each time."""
     try:
-        found = msgspec.json.decode(entry.content, type=_Sampling)
-        inner = msgspec.convert(found.parameters or {}, _Sampling)
+        sampling = msgspec.json.decode(entry.content, type=_Sampling)
+        inner = msgspec.convert(sampling.parameters or {}, _Sampling)
     except msgspec.MsgspecError:
         return False
-    if found.seed is not None or inner.seed is not None:
+    if sampling.seed is not None or inner.seed is not None:
         return False
     is_openai = entry.path.startswith("/v1/")
-    asked = any(one.do_sample or (one.temperature or 0) > 0 for one in (found, inner))
-    return asked or (is_openai and found.temperature is None)
+    asked = any(body.do_sample or (body.temperature or 0) > 0 for body in (sampling, inner))
+    return asked or (is_openai and sampling.temperature is None)

@@ -1,7 +1,7 @@
-"""Where two answers to one request differ: status, headers that matter, bodies path by path, streams event by event.
+"""Compares two answers to one request: status, relevant headers, bodies path by path, streams event by event.
 
-Pure functions. Not compared are values that differ between two answers of one server: ids that are strings, times,
-durations and fingerprints (`VOLATILE`).
+Pure functions. It skips values that differ between any two answers: string ids, times, durations and fingerprints
+    (`VOLATILE`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .player import Played
 #: Names of values that are not compared, and ends of such names.
 VOLATILE: Final = frozenset("id created created_at request_id system_fingerprint timestamp".split())
 VOLATILE_ENDS: Final = ("_time", "_ms", "_at")
-#: Headers that change what a client does. Of content-type, the media type.
+#: Headers that change what a client does; only the media type of content-type.
 HEADERS: Final = ("content-type", "content-encoding", "allow", "location", "retry-after", "www-authenticate")
 _ABSENT: Final = "(nothing)"
 _EVENT: Final = re.compile(r"^events\[\d+\]")
@@ -30,7 +30,7 @@ _LONGEST_SHOWN: Final = 120
 
 @dataclass(frozen=True)
 class Difference:
-    """One place, and what each of the two has there. `count`: at how many events of a stream it is like this."""
+    """One path, and each answer's value there. `count`: in how many events of a stream."""
 
     path: str
     first: str
@@ -51,7 +51,7 @@ def differences(
         ignored: names of values that are not compared, beside VOLATILE.
         tolerance: how far two numbers may be apart that are no integers, as a part of the larger one.
     """
-    found = [
+    diffs = [
         Difference(path, _shown(one), _shown(other))
         for path, one, other in (
             ("no answer", first.failure, second.failure),
@@ -61,9 +61,9 @@ def differences(
         if one != other
     ]
     if first.failure or second.failure:
-        return found[:1]
+        return diffs[:1]
     comparison = _Comparison(VOLATILE | set(ignored), tolerance)
-    return found + list(comparison.bodies(first, second))
+    return diffs + list(comparison.bodies(first, second))
 
 
 def _header(answer: Played, name: str) -> str:
@@ -121,10 +121,10 @@ class _Comparison:
 
 def _by_place(places: Iterator[Difference]) -> Iterator[Difference]:
     """The first of the differences that are at one place of several events, and how many there are."""
-    found: dict[str, list[Difference]] = {}
+    groups: dict[str, list[Difference]] = {}
     for place in places:
-        found.setdefault(_EVENT.sub("", place.path), []).append(place)
-    for same in found.values():
+        groups.setdefault(_EVENT.sub("", place.path), []).append(place)
+    for same in groups.values():
         yield Difference(same[0].path, same[0].first, same[0].second, len(same))
 
 
@@ -134,7 +134,7 @@ def _events(answer: Played) -> list[Any] | None:
     if kind == SSE:
         blocks = re.split(rb"\r?\n\r?\n", answer.body)
         data = (b"\n".join(re.findall(rb"^data: ?(.*?)\r?$", block, re.MULTILINE)) for block in blocks)
-        return [_document(one) for one in data if one]
+        return [_document(text) for text in data if text]
     if kind in JSONLINES_TYPES:
         return [_document(line) for line in answer.body.splitlines() if line.strip()]
     return None

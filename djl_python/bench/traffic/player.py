@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import httpx2
 
-from .recording import Entry
+from .recording import RecordedRequest
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,14 @@ class Played:
 
 
 async def play(
-    entries: Iterable[Entry],
+    entries: Iterable[RecordedRequest],
     urls: Sequence[str],
     *,
     speed: float,
     headers: Mapping[str, str],
     timeout_s: float,
     most: int,
-) -> AsyncIterator[tuple[Entry, Sequence[Played]]]:
+) -> AsyncIterator[tuple[RecordedRequest, Sequence[Played]]]:
     """Play requests, each to all servers at once; gives each with its answers, in the recording's order.
 
     Args:
@@ -53,9 +53,9 @@ async def play(
     async with httpx2.AsyncClient(timeout=timeout_s, limits=limits, follow_redirects=False) as client:
         without_defaults(client)
         room, began_s = asyncio.Semaphore(most), time.monotonic()
-        waiting: asyncio.Queue[tuple[Entry, asyncio.Task[Sequence[Played]]] | None] = asyncio.Queue()
+        waiting: asyncio.Queue[tuple[RecordedRequest, asyncio.Task[Sequence[Played]]] | None] = asyncio.Queue()
 
-        async def ask(entry: Entry) -> Sequence[Played]:
+        async def ask(entry: RecordedRequest) -> Sequence[Played]:
             try:
                 return await asyncio.gather(*(_ask(client, url, entry, headers) for url in urls))
             finally:
@@ -72,8 +72,8 @@ async def play(
 
         beginning = asyncio.create_task(begin())
         try:
-            while (found := await waiting.get()) is not None:
-                yield found[0], await found[1]
+            while (queued := await waiting.get()) is not None:
+                yield queued[0], await queued[1]
             await beginning
         finally:
             beginning.cancel()
@@ -85,7 +85,7 @@ def without_defaults(client: httpx2.AsyncClient) -> None:
         del client.headers[name]
 
 
-async def _ask(client: httpx2.AsyncClient, url: str, entry: Entry, more: Mapping[str, str]) -> Played:
+async def _ask(client: httpx2.AsyncClient, url: str, entry: RecordedRequest, more: Mapping[str, str]) -> Played:
     began_s, first_s, pieces = time.monotonic(), 0.0, list[bytes]()
     try:
         async with client.stream(

@@ -16,7 +16,7 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 
 from .player import without_defaults
-from .recording import Entry, Privacy, Recorder
+from .recording import Privacy, RecordedRequest, Recorder
 
 #: What concerns a connection, and not the request (RFC 9110, 7.6.1); the client library adds its own.
 _HOP_BY_HOP: Final = frozenset(
@@ -137,7 +137,7 @@ class _Handler(web.RequestHandler):
         proxy, request = self._proxy, self.request
         headers = cast(Mapping[str, str], request.headers)
         proxy.recorder.add(
-            Entry(
+            RecordedRequest(
                 at_s=round(self._began_s - proxy.began_s, 4),
                 method=request.method,
                 path=proxy.privacy.kept_path(request.uri),

@@ -26,13 +26,13 @@ KEPT_HEADERS: Final = frozenset(
     """.split()
 )
 #: Headers that are never kept, whatever the user names.
-SECRET_HEADERS: Final = frozenset("authorization cookie proxy-authorization set-cookie".split())
+SECRET_HEADERS: Final = frozenset("authorization api-key cookie proxy-authorization set-cookie x-api-key".split())
 _SECRET_NAME: Final = re.compile(r"key|token|secret|password|credential|signature|auth", re.IGNORECASE)
 _WORD: Final = re.compile(r"\w")
 _REDACTED: Final = "redacted"
 
 
-class Head(msgspec.Struct, frozen=True):
+class RecordingHead(msgspec.Struct, frozen=True):
     """The first line. `began_s` is Unix time."""
 
     began_s: float
@@ -40,7 +40,7 @@ class Head(msgspec.Struct, frozen=True):
     recording: int = VERSION
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One request, and what became of it.
 
     Attributes:
@@ -114,10 +114,10 @@ class Privacy:
         if not body:
             return body
         try:
-            found = msgspec.json.decode(body)
+            value = msgspec.json.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return b""
-        return msgspec.json.encode(self._replaced(found, here=False))
+        return msgspec.json.encode(self._replaced(value, here=False))
 
     def _replaced(self, value: Any, *, here: bool) -> Any:
         if isinstance(value, dict):
@@ -134,12 +134,12 @@ class Recorder:
         OSError: it can't be written, or is there.
     """
 
-    def __init__(self, path: Path, head: Head) -> None:
+    def __init__(self, path: Path, head: RecordingHead) -> None:
         self._file: IO[bytes] = path.open("xb")
         self.count = 0
         self._write(head)
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: RecordedRequest) -> None:
         """Write a request."""
         self._write(entry)
         self.count += 1
@@ -153,7 +153,7 @@ class Recorder:
         self._file.flush()
 
 
-def read(path: Path) -> Iterator[Entry]:
+def read(path: Path) -> Iterator[RecordedRequest]:
     """The requests of a recording, by the time at which they came.
 
     Raises:
@@ -164,8 +164,8 @@ def read(path: Path) -> Iterator[Entry]:
         for number, line in enumerate(file, 1):
             try:
                 if number > 1:
-                    yield msgspec.json.decode(line, type=Entry)
-                elif msgspec.json.decode(line, type=Head).recording != VERSION:
+                    yield msgspec.json.decode(line, type=RecordedRequest)
+                elif msgspec.json.decode(line, type=RecordingHead).recording != VERSION:
                     raise ValueError(f"{path}: it was written by another version of this program")
             except msgspec.MsgspecError as exc:
                 raise ValueError(f"{path}, line {number}: not a recording of bench --record: {exc}") from exc

@@ -11,9 +11,10 @@ from typing import Final
 from ...core.names import did_you_mean
 from ..binding import is_utf8, settings_of
 from ..engines import all_options, own_options, row_of
-from ..properties_file import Entry
-from ..server import ServerConfig
-from ..settings import Options, ServingSettings
+from ..properties_file import PropertyEntry
+from ..settings.options import Options
+from ..settings.server import ServerConfig
+from ..settings.serving import ServingSettings
 from .without_effect import OPTIONS_WITHOUT_EFFECT, SERVER_WITHOUT_EFFECT, SERVING_WITHOUT_EFFECT
 
 #: Keys that DJL or LMI knows and that have no effect here.
@@ -24,7 +25,7 @@ class Declared:
     """The settings that are declared for a model, its engine's own options included.
 
     Attributes:
-        takes_any_option: the engine's name, if undeclared options are its business; else "".
+        takes_any_option: the engine's name, if it takes undeclared options; else "".
         without_effect: options, without the prefix, that the engine knows and ignores -> why.
         aliases: other names of keys -> the keys.
         keys: every key and every alias.
@@ -47,8 +48,8 @@ class Declared:
                     self.of_others.setdefault(key, []).append(engine)
 
 
-def remarks(entries: Mapping[str, Entry], declared: Declared, *, own_code: bool) -> Iterator[str]:
-    """A warning for each key that does not do what whoever wrote it may think.
+def remarks(entries: Mapping[str, PropertyEntry], declared: Declared, *, own_code: bool) -> Iterator[str]:
+    """A warning for each key that may not do what its author expects.
 
     Args:
         own_code: whether code of the model's own gets the settings; the built-in handler reads no other keys.
@@ -62,7 +63,7 @@ def remarks(entries: Mapping[str, Entry], declared: Declared, *, own_code: bool)
 
 
 def _remark(key: str, declared: Declared, own_code: bool) -> str:
-    """What is said of a key that no setting of the model declares."""
+    """The warning about a key that no setting of the model declares."""
     option = key.removeprefix("option.")
     if option == key:
         if key in SERVING_WITHOUT_EFFECT:
@@ -80,12 +81,12 @@ def _remark(key: str, declared: Declared, own_code: bool) -> str:
         return f"has no effect: {OPTIONS_WITHOUT_EFFECT[option]}"
     if key in declared.of_others:
         return f"has no effect: only option.rolling_batch={' and '.join(declared.of_others[key])} takes it"
-    said = "is not known: passed to the handler" if own_code else "is not known"
-    return said + did_you_mean(key, declared.keys)
+    fault = "is not known: passed to the handler" if own_code else "is not known"
+    return fault + did_you_mean(key, declared.keys)
 
 
-def misplaced(entries: Mapping[str, Entry], declared: Declared, key: str) -> str:
-    """'; SOURCE: KEY is not known; did you mean ...?' of what was probably meant to be `key`; "" for nothing."""
+def misplaced(entries: Mapping[str, PropertyEntry], declared: Declared, key: str) -> str:
+    """'; SOURCE: KEY is not known; did you mean ...?' for a misspelling of `key`; "" if there is none."""
     names = [key, *(alias for alias, main in declared.aliases.items() if main == key)]
     for name, entry in entries.items():
         if name not in declared.keys and (hint := did_you_mean(name, names)):

@@ -1,5 +1,5 @@
-"""SageMaker's side of the configuration, read in the front end: what its variables mean, and its secure mode.
+"""SageMaker's variables and its secure mode. Runs in the front end.
 
 - `variables`: the settings that SageMaker's variables stand for.
-- `secure_mode`: what a model may not have where the platform forbids it.
+- `secure_mode`: the restrictions on models that the platform may demand.
 """

@@ -1,4 +1,4 @@
-"""What SageMaker's variables mean, by the settings that they stand for.
+"""The settings that SageMaker's variables stand for.
 
 Runs in the front end. Sources: DJL Serving's compatibility with the containers of scikit-learn and XGBoost, and
 SageMaker's documents about containers.
@@ -41,7 +41,7 @@ def _no_models(value: str) -> str:
 
 
 def _opened(value: str) -> str:
-    """Who loads the models of a multi-model endpoint is outside of the container."""
+    """The client that loads the models of a multi-model endpoint runs outside of the container."""
     return "open" if is_true(value) else ""
 
 
@@ -52,7 +52,7 @@ OF_MODELS: Final[Mapping[str, tuple[str, Convert]]] = {
     "SAGEMAKER_MODEL_SERVER_TIMEOUT_SECONDS": ("option.predict_timeout", same),
     "SAGEMAKER_DEFAULT_INVOCATIONS_ACCEPT": ("option.default_accept", same),
 }
-#: (variable, key of the server's, conversion); of two for one key, the later one counts.
+#: (variable, key of the server's, conversion). If two variables set one key, the later row wins.
 OF_THE_SERVER: Final[Sequence[tuple[str, str, Convert]]] = (
     (MULTI_MODEL, "load_models", _no_models),
     (MULTI_MODEL, "management_access", _opened),
@@ -73,11 +73,11 @@ def log_level(environ: Mapping[str, str] = os.environ) -> str | None:
     Raises:
         ValueError: it is neither; says what was expected.
     """
-    said = environ.get(_LOG_LEVEL, "").strip().lower()
-    if not said:
+    level = environ.get(_LOG_LEVEL, "").strip().lower()
+    if not level:
         return None
-    if said in LEVELS:
-        return said
-    if said.isdecimal():
-        return LEVELS[min(max(int(said) // 10 - 1, 0), len(LEVELS) - 1)]
-    raise ValueError(f"environment {_LOG_LEVEL}={said}: expected one of {', '.join(LEVELS)}, or 10, 20, 30, 40")
+    if level in LEVELS:
+        return level
+    if level.isdecimal():
+        return LEVELS[min(max(int(level) // 10 - 1, 0), len(LEVELS) - 1)]
+    raise ValueError(f"environment {_LOG_LEVEL}={level}: expected one of {', '.join(LEVELS)}, or 10, 20, 30, 40")

@@ -1,22 +1,11 @@
-"""Where models come from: local directories, archives, http(s), S3, the Hugging Face Hub and the package itself.
+"""URLs of models, as they are read and shown, without fetching anything; `djl_python.sources` does that.
 
-- `urls`: URLs of models, as they are read and as they are shown; `hub_ids`: names of models of the hub.
-- `finding`: which source a URL has, and where a checkpoint is.
-- `local`, `http_archives`, `s3`, `hub`: the sources; a class of each is in `finding.SOURCES`, imported at need.
-- `cache`: the directory of what is downloaded or unpacked.
+- `urls`: URLs of models; `hub_ids`: names of models of the hub; `model_urls`: those that names of requests make.
+- `named`: models that have a name of their own.
+- `places`: where downloads are kept.
 """
 
-from .cache import ARCHIVE_SUFFIXES, cache_root
-from .finding import fetch_model, local_path, path_here
+from .places import ARCHIVE_SUFFIXES, cache_root
 from .urls import LOGIN, scheme_of, shown_url
 
-__all__ = [
-    "ARCHIVE_SUFFIXES",
-    "LOGIN",
-    "cache_root",
-    "fetch_model",
-    "local_path",
-    "path_here",
-    "scheme_of",
-    "shown_url",
-]
+__all__ = ["ARCHIVE_SUFFIXES", "LOGIN", "cache_root", "scheme_of", "shown_url"]

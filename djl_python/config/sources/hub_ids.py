@@ -25,5 +25,5 @@ def id_of_page(url: str) -> str:
         >>> id_of_page("https://huggingface.co/owner/name/tree/main")
         'owner/name'
     """
-    found = _PAGE.match(url)
-    return found[1] if found else ""
+    match = _PAGE.match(url)
+    return match[1] if match else ""

@@ -14,6 +14,8 @@ from ...inputs import Input
 from ..shared.adapters import adapter_named
 from ..shared.base import Parsed
 
+#: The body's fields that may name adapters.
+ADAPTER_FIELDS: Final = ("adapters", "adapter")
 _ADAPTER_QUERY: Final = "adapter"
 _ADAPTER_HEADER: Final = "x-amzn-sagemaker-adapter-identifier"
 _ATTRIBUTES_HEADER: Final = "x-amzn-sagemaker-custom-attributes"
@@ -23,7 +25,7 @@ def adapters_named(inputs: Input, named: Mapping[str, Any], model: ModelConfig) 
     """The adapters that a request names, one for each of its prompts or one for all; []: it names none.
 
     Args:
-        named: what fields of the body say; the query and SageMaker's headers may say it too.
+        named: the body's fields; the query and SageMaker's headers may name adapters too.
 
     Raises:
         ParameterError: the model has no such adapter.
@@ -40,9 +42,9 @@ def adapters_named(inputs: Input, named: Mapping[str, Any], model: ModelConfig) 
     )
     for field, value in ways:
         values = value if isinstance(value, list) else [value]
-        found = [adapter_named(one, model, field) for one in values]
-        if any(found):
-            return found
+        adapters = [adapter_named(entry, model, field) for entry in values]
+        if any(adapters):
+            return adapters
     return []
 
 
@@ -60,5 +62,5 @@ def with_adapters(parsed: Parsed, adapters: Sequence[str]) -> Parsed:
             f"adapters: expected one for each of {len(requests)} prompts, got {len(adapters)}", "adapters"
         )
     each = adapters if len(adapters) == len(requests) else [*adapters] * len(requests)
-    adapted = (msgspec.structs.replace(one, adapter=name) for one, name in zip(requests, each, strict=True))
+    adapted = (msgspec.structs.replace(request, adapter=name) for request, name in zip(requests, each, strict=True))
     return dataclasses.replace(parsed, requests=tuple(adapted))

@@ -17,6 +17,7 @@ from ...config import ModelConfig
 from ...core.errors import PayloadError, ServingError
 from ...core.types import Delta, Finish
 from ..shared.framing import FramedFormatter
+from ..shared.request_body import shown
 from .format import ERROR_STATUS
 from .parameters import LmiParameters
 
@@ -38,13 +39,13 @@ def read_prompts(inputs: list[Any]) -> list[str]:
         raise PayloadError("inputs: expected a string or an array of strings, got an empty one", "inputs")
     for index, prompt in enumerate(inputs):
         if not isinstance(prompt, str) or not prompt:
-            got = "an empty one" if prompt == "" else msgspec.json.encode(prompt).decode()[:40]
+            got = "an empty one" if prompt == "" else shown(prompt)
             raise PayloadError(f"inputs[{index}]: expected a non-empty string, got {got}", f"inputs[{index}]")
     return inputs
 
 
 def without_details(parameters: LmiParameters) -> tuple[LmiParameters, list[str]]:
-    """The parameters that this schema has a place for, and the names of the others that were given."""
+    """The parameters that this schema supports, and the names of the other given ones."""
     asked = [name for name in _NO_PLACE if getattr(parameters, name) not in (None, False, 0)]
     if parameters.n == 1:
         asked.remove("n")
@@ -76,6 +77,8 @@ class BatchFormatter(FramedFormatter):
         self._full_text = return_full_text
         self._texts: list[deque[str]] = [deque() for _ in range(prompts)]
         self._finishes: list[Finish | None] = [None] * prompts
+        self._errors: dict[int, ServingError] = {}
+        self.isolates = not self.stream
 
     def push(self, delta: Delta) -> bytes:
         if delta.finish is not None:
@@ -91,7 +94,10 @@ class BatchFormatter(FramedFormatter):
     def end(self) -> bytes:
         if self.stream:
             return b""
-        return self._encode([{"generated_text": self._text(finish)} for finish in self._finishes if finish is not None])
+        return self._encode([self._item(index) for index in range(len(self._finishes))])
+
+    def fail_item(self, index: int, error: ServingError) -> None:
+        self._errors[index] = error
 
     def error(self, error: ServingError) -> bytes:
         return self._encode(failure(error))
@@ -99,6 +105,14 @@ class BatchFormatter(FramedFormatter):
     @staticmethod
     def _is_next_known(texts: deque[str], finish: Finish | None) -> bool:
         return bool(texts) or finish is not None
+
+    def _item(self, index: int) -> dict[str, Any]:
+        """The answer to one prompt, or its error."""
+        if (error := self._errors.get(index)) is not None:
+            return failure(error)
+        finish = self._finishes[index]
+        assert finish is not None
+        return {"generated_text": self._text(finish)}
 
     def _text(self, finish: Finish) -> str:
         return finish.prompt + finish.text if self._full_text else finish.text

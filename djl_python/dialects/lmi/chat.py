@@ -16,8 +16,9 @@ from ...config import ModelConfig
 from ...core.errors import ServingError
 from ...core.types import FinishReason
 from ..shared.base import Parsed
-from ..shared.chat.answer import AnswerDelta, ChatChunk, ChatFormatter, ChatStyle, ChunkChoice
+from ..shared.chat.answer import ChatFormatter, ChatStyle
 from ..shared.chat.request import read_chat
+from ..shared.chat.shapes import AnswerDelta, ChatChunk, ChunkChoice
 from ..shared.request_body import ignored_header
 from .format import error_fields
 
@@ -57,8 +58,7 @@ def parse_chat(body: dict[str, Any], framing: str, model: ModelConfig) -> Parsed
     formatter = LmiChatFormatter(
         framing,
         tgi=model.option.tgi_compat,
-        logprobs=bool(parsed.fields.logprobs),
-        include_usage=parsed.fields.include_usage,
+        fields=parsed.fields,
         headers=ignored_header(parsed.request.ignored),
     )
     return Parsed((parsed.request,), formatter)

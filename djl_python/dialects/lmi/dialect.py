@@ -11,26 +11,49 @@ unless the option says sse.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+import msgspec
 
 from ...config import ModelConfig
-from ...core.errors import GenerationError, HandlerError, OverloadedError, ParameterError, PayloadError, ServingError
-from ...core.types import GenerateRequest
-from ...formats.forms import MULTIPART, URLENCODED, media_type
+from ...core import budgets
+from ...core.errors import (
+    GenerationError,
+    HandlerError,
+    OverloadedError,
+    ParameterError,
+    PayloadError,
+    RateLimitError,
+    ServingError,
+)
+from ...core.types import Branching, GenerateRequest
+from ...formats.forms import media_type
 from ...formats.json_framing import FORMATTERS, JSON, SSE, encode_json, encode_jsonlines, encode_sse
 from ...inputs import Input
 from ..shared.base import Answer, Dialect, Parsed, Route, retry_header
 from ..shared.djl_errors import djl_error
+from ..shared.fields.seeds import with_seed
 from ..shared.fields.sequence_limits import excess_sequences
+from ..shared.fields.structured_output import refuse_constraints
 from ..shared.framing import SSE_DONE
 from ..shared.request_body import ignored_header
 from ..shared.typed_errors import typed_error
-from .adapters import adapters_named, with_adapters
+from .adapters import ADAPTER_FIELDS, adapters_named, with_adapters
 from .batch import BatchFormatter, batches_dynamically, failure, read_prompts, without_details
+from .body import FIELDS, PLAIN, fields_of, kind
 from .chat import COMPLETION_ID, error_chunk, parse_chat
 from .completion import parse_completion
-from .format import ERROR_STATUS, LmiFormatter, TgiCompatFormatter, error_fields, error_line, error_object
+from .format import (
+    ERROR_STATUS,
+    ArrayFormatter,
+    LmiFormatter,
+    TgiCompatFormatter,
+    error_fields,
+    error_line,
+    error_object,
+)
 from .parameters import (
     FLAG_WORDS,
     LmiParameters,
@@ -39,24 +62,48 @@ from .parameters import (
     read_parameters,
     sampling_params,
     text_options,
+    translation,
     wants_several,
 )
-from .schema import ERRORS, REQUEST, RESPONSES, TgiRefusal
+from .schema import ERRORS, REQUEST, RESPONSES, SESSION_ID, TgiRefusal
+from .tasks import PREDICT, TASK_PARSERS
 
-_TEXT: Final = "text/plain"
-#: Content types other than JSON whose bodies are read as if they were JSON fields.
-_PLAIN: Final = (_TEXT, URLENCODED, MULTIPART)
-_FIELDS: Final = ("inputs", "parameters", "stream", "adapters")
+_NULL: Final = msgspec.Raw(b"null")
+
+
+class _AskedParameters(msgspec.Struct, frozen=True):
+    """The parameters that choose the framing."""
+
+    output_formatter: str | float | bool | None = None
+
+
+class _Asked(msgspec.Struct, frozen=True):
+    """The fields of a body that choose the framing. Reading only these of a refused body takes little time and
+    memory.
+    """
+
+    stream: bool | str | None = None
+    messages: msgspec.Raw = _NULL
+    prompt: msgspec.Raw = _NULL
+    parameters: _AskedParameters | None = None
 
 
 class LmiDialect(Dialect):
     """LMI's schemas for rolling and for dynamic batches, and TGI's shapes under option.tgi_compat."""
 
     name = "lmi"
+    summary = "DJL Serving's and SageMaker's API, in LMI's shapes; custom handlers answer here too."
     defers = True
     has_sessions = True
     routes = tuple(
-        Route("POST", path, "predict", summary="Generate, or answer a chat.", request=REQUEST, responses=RESPONSES)
+        Route(
+            *("POST", path, PREDICT),
+            summary="Generate, or answer a chat; or do what else the model's task is.",
+            request=REQUEST,
+            responses=RESPONSES,
+            headers={SESSION_ID: "The session that the request is in, or closes."},
+            example={"inputs": "What is deep learning?"},
+        )
         for path in (
             "/invocations",
             "/predictions/{model}",
@@ -65,12 +112,13 @@ class LmiDialect(Dialect):
         )
     )
     errors = ERRORS
+    task_parsers: ClassVar = TASK_PARSERS
 
     def parse(self, inputs: Input, model: ModelConfig) -> Parsed:
         """Read `inputs`, `parameters` and `stream`, a completion or a chat. Names without effect go into
         x-ignored-parameters."""
-        body = _body(inputs)
-        adapters = adapters_named(inputs, {name: body.pop(name, None) for name in ("adapters", "adapter")}, model)
+        body = fields_of(inputs, model.option.max_request_values)
+        adapters = adapters_named(inputs, {name: body.pop(name, None) for name in ADAPTER_FIELDS}, model)
         body["stream"] = _stream(body.get("stream"))
         if body.get("messages") is not None:
             chat = parse_chat(body, _openai_framing(body, model), model)
@@ -83,42 +131,20 @@ class LmiDialect(Dialect):
                 )
             completion = parse_completion(body, _openai_framing(body, model), model)
             return with_adapters(completion, adapters)
-        if batches_dynamically(model):
-            return with_adapters(_parse_batch(body, model), adapters)
-        prompt = _prompt(body)
-        parameters, ignored = read_parameters(_parameters(body), model)
-        framing = _framing(parameters, body, model)
-        tgi = model.option.tgi_compat
-        sampling = sampling_params(parameters, model)
-        details = parameters.details if parameters.details is not None else tgi
-        # Only details have a place for prompt tokens and further sequences: to ask for those is to ask for details.
-        details = details or prompt_logprobs(parameters) is not None or wants_several(parameters)
-        if sampling.top_logprobs and framing == "json" and not details:
-            ignored += [name for name in ("logprobs", "top_n_tokens") if getattr(parameters, name)]
-        ignored += _unknown_fields(body, model)
-        names = tuple(sorted(set(ignored)))
-        formatter = (TgiCompatFormatter if tgi else LmiFormatter)(
-            framing,
-            details=details,
-            return_full_text=bool(parameters.return_full_text),
-            alternatives=sampling.top_logprobs > 0,
-            headers=ignored_header(names),
-        )
-        request = GenerateRequest(
-            prompt=prompt,
-            sampling=sampling,
-            branching=branching(parameters, details=details, stream=framing != "json"),
-            text=text_options(parameters),
-            truncate=parameters.truncate,
-            bad_sequences=tuple(parameters.bad_sequences or ()),
-            ignored=names,
-        )
-        return with_adapters(Parsed((request,), formatter), adapters)
+        parse = _parse_batch if batches_dynamically(model) else _parse_rolling
+        return with_adapters(parse(body, model), adapters)
+
+    def adapters_of(self, inputs: Input, model: ModelConfig) -> Sequence[str]:
+        try:
+            body = fields_of(inputs, model.option.max_request_values)
+        except PayloadError:  # the formatter may read other bodies; what it makes of them is parsed
+            body = {}
+        return adapters_named(inputs, {name: body.get(name) for name in ADAPTER_FIELDS}, model)
 
     def payload(self, inputs: Input) -> Any:
         """The body as a value; text and forms become the JSON fields that they stand for."""
-        kind = media_type(inputs.get_property("content-type") or "")
-        return _body(inputs) if kind in _PLAIN else super().payload(inputs)
+        content_type = media_type(inputs.get_property("content-type") or "")
+        return fields_of(inputs, budgets.VALUES.most) if content_type in PLAIN else super().payload(inputs)
 
     def error(
         self,
@@ -152,6 +178,42 @@ class LmiDialect(Dialect):
         return encode(error_chunk(chat, error, tgi=tgi)) + (SSE_DONE if sse else b"")
 
 
+def _parse_rolling(body: dict[str, Any], model: ModelConfig) -> Parsed:
+    """Read a request in LMI's rolling-batch schema. An array of prompts has an array of answers, as in the
+    dynamic-batch schema: clients of LMI's other handlers send arrays to any model.
+    """
+    several = isinstance(body.get("inputs"), list)
+    prompts = read_prompts(body["inputs"]) if several else [_prompt(body)]
+    parameters, ignored = read_parameters(_parameters(body), model)
+    framing = _framing(parameters, body, model)
+    if several and framing != "json":
+        raise PayloadError("inputs: an array can't be streamed; send one request for each prompt", "inputs")
+    tgi = model.option.tgi_compat
+    details = parameters.details if parameters.details is not None else tgi
+    # Only details have a place for prompt tokens and further sequences: asking for those implies details.
+    details = details or prompt_logprobs(parameters) is not None or wants_several(parameters)
+    alternatives = sampling_params(parameters, model).top_logprobs > 0
+    if alternatives and framing == "json" and not details:
+        ignored += [name for name in ("logprobs", "top_n_tokens") if getattr(parameters, name)]
+    ignored += _unknown_fields(body, model)
+    names = tuple(sorted(set(ignored)))
+    branches = branching(parameters, details=details, stream=framing != "json")
+    requests = _requests(prompts, parameters, branches, names, model)
+    formatters = [
+        (TgiCompatFormatter if tgi else LmiFormatter)(
+            framing,
+            details=details,
+            return_full_text=bool(parameters.return_full_text),
+            alternatives=alternatives,
+            headers=ignored_header(names),
+        )
+        for _ in prompts
+    ]
+    if not several:
+        return Parsed(requests, formatters[0])
+    return Parsed(requests, ArrayFormatter(formatters, branches.n, tgi=tgi, headers=ignored_header(names)))
+
+
 def _parse_batch(body: dict[str, Any], model: ModelConfig) -> Parsed:
     """Read a request in LMI's dynamic-batch schema."""
     prompts = read_prompts(body["inputs"]) if isinstance(body.get("inputs"), list) else [_prompt(body)]
@@ -160,20 +222,7 @@ def _parse_batch(body: dict[str, Any], model: ModelConfig) -> Parsed:
     parameters, without_place = without_details(parameters)
     names = tuple(sorted({*ignored, *without_place, *_unknown_fields(body, model)}))
     branches = branching(parameters, details=False, stream=framing != "json")
-    if wrong := excess_sequences(len(prompts), branches.best_of, beams=branches.num_beams > 1):
-        raise PayloadError(f"inputs: {wrong}", "inputs")
-    requests = tuple(
-        GenerateRequest(
-            prompt=prompt,
-            sampling=sampling_params(parameters, model),
-            branching=branches,
-            text=text_options(parameters),
-            truncate=parameters.truncate,
-            bad_sequences=tuple(parameters.bad_sequences or ()),
-            ignored=names,
-        )
-        for prompt in prompts
-    )
+    requests = _requests(prompts, parameters, branches, names, model)
     formatter = BatchFormatter(
         framing,
         len(prompts),
@@ -183,13 +232,42 @@ def _parse_batch(body: dict[str, Any], model: ModelConfig) -> Parsed:
     return Parsed(requests, formatter)
 
 
+def _requests(
+    prompts: Sequence[str], parameters: LmiParameters, branches: Branching, ignored: tuple[str, ...], model: ModelConfig
+) -> tuple[GenerateRequest, ...]:
+    """A request for each prompt. A seed that is drawn differs from prompt to prompt.
+
+    Raises:
+        PayloadError: together they have too many sequences.
+        ParameterError: about a parameter.
+    """
+    if len(prompts) > 1 and (wrong := excess_sequences(len(prompts), branches.best_of, beams=branches.num_beams > 1)):
+        raise PayloadError(f"inputs: {wrong}", "inputs")
+    first = GenerateRequest(
+        prompt=prompts[0],
+        sampling=sampling_params(parameters, model),
+        branching=branches,
+        text=text_options(parameters),
+        truncate=parameters.truncate,
+        priority=parameters.priority,
+        bad_sequences=tuple(parameters.bad_sequences or ()),
+        ignored=ignored,
+        translation=translation(parameters),
+    )
+    others = (
+        msgspec.structs.replace(first, prompt=prompt, sampling=with_seed(first.sampling, parameters.seed))
+        for prompt in prompts[1:]
+    )
+    return (first, *others)
+
+
 def _is_dynamic(model: ModelConfig | None) -> bool:
     return model is not None and batches_dynamically(model)
 
 
 def _djl_error(error: ServingError, model: ModelConfig | None) -> Answer:
     status = error.status
-    if isinstance(error, OverloadedError) and model is not None:
+    if isinstance(error, OverloadedError) and not isinstance(error, RateLimitError) and model is not None:
         status = model.option.throttle_error_http_code or status
     body = djl_error(error, status)
     if model is not None and model.option.tgi_compat:
@@ -200,29 +278,6 @@ def _djl_error(error: ServingError, model: ModelConfig | None) -> Answer:
 # ------------------------------------------------------------------------------------------------ reading the body
 
 
-def _body(inputs: Input) -> dict[str, Any]:
-    content_type = media_type(inputs.get_property("content-type") or "")
-    if content_type == _TEXT:
-        return {"inputs": inputs.get_as_string()}
-    if content_type in (URLENCODED, MULTIPART):
-        return _form(inputs, content_type)
-    body = inputs.get_as_json()
-    if not isinstance(body, dict):
-        raise PayloadError(f'the request body: expected a JSON object such as {{"inputs": "..."}}, got {_kind(body)}')
-    return body
-
-
-def _form(inputs: Input, content_type: str) -> dict[str, Any]:
-    """The fields of a form, which are those of the JSON body; all values but the prompt are JSON."""
-    if not inputs.contains_key("inputs"):
-        # The default content type of `curl -d`.
-        raise PayloadError(
-            f"the request body: a form ({content_type}) without a field inputs; for JSON send Content-Type: {JSON}"
-        )
-    fields = [name for name in _FIELDS if name != "inputs" and inputs.contains_key(name)]
-    return {"inputs": inputs.get_as_string("inputs")} | {name: inputs.get_as_json(name) for name in fields}
-
-
 def _prompt(body: dict[str, Any]) -> str:
     prompt = body.get("inputs")
     if isinstance(prompt, str) and prompt:
@@ -231,13 +286,8 @@ def _prompt(body: dict[str, Any]) -> str:
         raise PayloadError(
             "inputs: required, expected a string (or prompt, for a completion, or messages, for a chat)", "inputs"
         )
-    got = "an empty one" if prompt == "" else _kind(prompt)
-    hint = (
-        " (an array belongs to dynamic batching, option.rolling_batch=disable; send one request for each prompt)"
-        if isinstance(prompt, list)
-        else ""
-    )
-    raise PayloadError(f"inputs: expected a non-empty string, got {got}{hint}", "inputs")
+    got = "an empty one" if prompt == "" else kind(prompt)
+    raise PayloadError(f"inputs: expected a non-empty string or an array of them, got {got}", "inputs")
 
 
 def _parameters(body: dict[str, Any]) -> dict[str, Any]:
@@ -245,12 +295,14 @@ def _parameters(body: dict[str, Any]) -> dict[str, Any]:
     if parameters is None:
         return {}
     if not isinstance(parameters, dict):
-        raise PayloadError(f"parameters: expected an object, got {_kind(parameters)}", "parameters")
+        raise PayloadError(f"parameters: expected an object, got {kind(parameters)}", "parameters")
     return parameters
 
 
 def _unknown_fields(body: dict[str, Any], model: ModelConfig) -> list[str]:
-    names = [key for key, value in body.items() if key not in _FIELDS and value is not None]
+    refuse_constraints(body, expected="it in parameters")
+    given = (key for key, value in body.items() if key not in FIELDS and value is not None)
+    names = list(itertools.islice(given, budgets.IGNORED_NAMES))
     if names and model.option.unknown_parameters == "error":
         raise ParameterError(f"{names[0]}: no such field (option.unknown_parameters=error)", names[0])
     return names
@@ -260,7 +312,7 @@ def _stream(value: Any) -> bool | None:
     """`stream`, which clients that send text write as a word."""
     value = FLAG_WORDS.get(value.lower(), value) if isinstance(value, str) else value
     if value is not None and not isinstance(value, bool):
-        raise PayloadError(f"stream: expected true or false, got {_kind(value)}", "stream")
+        raise PayloadError(f"stream: expected true or false, got {kind(value)}", "stream")
     return value
 
 
@@ -293,22 +345,21 @@ def _openai_framing(body: dict[str, Any], model: ModelConfig) -> str:
 def _streams(inputs: Input, model: ModelConfig) -> bool:
     """Whether a failed request asked for a stream; False if it can't be read."""
     try:
-        body = _body(inputs)
+        if media_type(inputs.get_property("content-type") or "") in PLAIN:
+            body = fields_of(inputs, model.option.max_request_values)
+        else:
+            body = _asked(inputs.get_as_bytes() or b"")
         if _is_openai(body):
             return _openai_framing(body, model) != "json"
         asked = _parameters(body).get("output_formatter")
         return _framing(LmiParameters(output_formatter=asked if asked in FORMATTERS else None), body, model) != "json"
-    except (ServingError, TypeError, KeyError):
+    except (ServingError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError):
         return False
 
 
-def _kind(value: object) -> str:
-    names = {
-        bool: "a boolean",
-        int: "a number",
-        float: "a number",
-        str: "a string",
-        list: "an array",
-        dict: "an object",
-    }
-    return names.get(type(value), "null")
+def _asked(data: bytes) -> dict[str, Any]:
+    """The part of a JSON body that says how to frame the answer."""
+    asked = msgspec.json.decode(data, type=_Asked)
+    given = {name: True for name in ("messages", "prompt") if bytes(getattr(asked, name)) != bytes(_NULL)}
+    parameters = None if asked.parameters is None else msgspec.structs.asdict(asked.parameters)
+    return {"stream": asked.stream, "parameters": parameters, **given}

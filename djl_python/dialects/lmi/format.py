@@ -8,7 +8,7 @@ prompt tokens (`prompt_logprobs`) are in `details.prefill_top_tokens`.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -84,13 +84,17 @@ class LmiFormatter(FramedFormatter):
         return b""
 
     def end(self) -> bytes:
-        return b"" if self.stream else self._encode(self._answer())
+        return b"" if self.stream else self._encode(self._body())
 
     def error(self, error: ServingError) -> bytes:
         return self._encode(error_line(error, tgi=False))
 
-    def _answer(self) -> Any:
+    def _body(self) -> Any:
         """The whole body of an answer that is not streamed."""
+        return self.answer()
+
+    def answer(self) -> dict[str, Any]:
+        """The object of an answer that is not streamed, once it is complete."""
         best, *others = (sequence for _, sequence in sorted(self._sequences.items()))
         assert best.finish is not None
         shape: dict[str, Any] = {"generated_text": self._text(best.finish)}
@@ -163,8 +167,8 @@ class TgiCompatFormatter(LmiFormatter):
     def error(self, error: ServingError) -> bytes:
         return self._encode({**error_line(error, tgi=True), "index": self._index + 1})
 
-    def _answer(self) -> Any:
-        return [super()._answer()]
+    def _body(self) -> Any:
+        return [self.answer()]
 
     def _other(self, sequence: _Sequence) -> dict[str, Any]:
         assert sequence.finish is not None
@@ -181,6 +185,45 @@ class TgiCompatFormatter(LmiFormatter):
         else:
             shape.setdefault("prefill", [])
         return shape
+
+
+class ArrayFormatter(FramedFormatter):
+    """The answers to an array of prompts: an array with the object of each, or its error object.
+
+    Args:
+        items: a formatter for each prompt, which does not stream.
+        choices: how many sequences each prompt has.
+        tgi: whether errors have TGI's fields too.
+        headers: further response headers.
+    """
+
+    isolates = True
+
+    def __init__(
+        self, items: Sequence[LmiFormatter], choices: int, *, tgi: bool, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__("json", headers)
+        self.shows_logprobs = items[0].shows_logprobs
+        self._items = items
+        self._choices = choices
+        self._tgi = tgi
+        self._errors: dict[int, ServingError] = {}
+
+    def push(self, delta: Delta) -> bytes:
+        return self._items[delta.choice // self._choices].push(delta)
+
+    def end(self) -> bytes:
+        return self._encode([self._item(index) for index in range(len(self._items))])
+
+    def fail_item(self, index: int, error: ServingError) -> None:
+        self._errors[index] = error
+
+    def error(self, error: ServingError) -> bytes:
+        return self._encode(error_object(error, tgi=self._tgi))
+
+    def _item(self, index: int) -> dict[str, Any]:
+        error = self._errors.get(index)
+        return self._items[index].answer() if error is None else error_object(error, tgi=self._tgi)
 
 
 def error_line(error: ServingError, *, tgi: bool) -> dict[str, Any]:

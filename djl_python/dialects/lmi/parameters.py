@@ -13,12 +13,18 @@ import msgspec
 from msgspec import Meta
 
 from ...config import ModelConfig
+from ...core import budgets
 from ...core.errors import ParameterError
-from ...core.types import Branching, SamplingParams, TextOptions
+from ...core.turns.precedence import MAX_PRIORITY
+from ...core.types import Branching, SamplingParams, TextOptions, Translation
 from ..shared.fields.sampling import DrawFields
 from ..shared.fields.seeds import engine_seed, is_seed
-from ..shared.fields.sequence_limits import MAX_CHOICES
-from ..shared.fields.structured_output import ResponseFormat, StructuredOutputs, refuse_restrictions
+from ..shared.fields.structured_output import (
+    ResponseFormat,
+    StructuredOutputFields,
+    StructuredOutputs,
+    refuse_restrictions,
+)
 from ..shared.fields.word_lists import excess, excess_ids
 from ..shared.request_body import shown
 from .structured_output import grammar_asked
@@ -44,10 +50,21 @@ Nucleus = Annotated[float, Meta(ge=0, le=1, description="a number >= 0 and <= 1 
 Share = Annotated[float, Meta(gt=0, le=1, description="a number > 0 and <= 1")]
 Penalty = Annotated[float, Meta(ge=-2, le=2, description="a number >= -2 and <= 2")]
 OneOrMore = Annotated[int, Meta(ge=1, description="an integer >= 1")]
-Sequences = Annotated[int, Meta(ge=1, le=MAX_CHOICES, description=f"an integer >= 1 and <= {MAX_CHOICES}")]
+Sequences = Annotated[
+    int, Meta(ge=1, le=budgets.CHOICES.most, description=f"an integer >= 1 and <= {budgets.CHOICES.most}")
+]
+Priority = Annotated[
+    int,
+    Meta(
+        ge=-MAX_PRIORITY,
+        le=MAX_PRIORITY,
+        description=f"an integer >= -{MAX_PRIORITY} and <= {MAX_PRIORITY}, lower first",
+    ),
+]
 ZeroOrMore = Annotated[int, Meta(ge=0, description="an integer >= 0")]
 Alternatives = Annotated[int, Meta(ge=0, le=MAX_ALTERNATIVES)]
 Text = Annotated[str, Meta(min_length=1)]
+Language = Annotated[Text, Meta(description="a language as the tokenizer names it")]
 Form = Annotated[
     ResponseFormat,
     Meta(description="an object with a type (json_schema, json_object, json, regex or text) and its value"),
@@ -65,6 +82,7 @@ class LmiParameters(msgspec.Struct, frozen=True, kw_only=True):
     max_new_tokens: OneOrMore | None = None
     min_new_tokens: ZeroOrMore | None = None
     truncate: OneOrMore | None = None
+    priority: Priority | None = None
     ignore_eos: Flag | None = None
     stop_sequences: (
         Annotated[bool | Text | list[Text], Meta(description="a string or a list of strings, none of them empty")]
@@ -115,6 +133,10 @@ class LmiParameters(msgspec.Struct, frozen=True, kw_only=True):
     ) = None
     early_stopping: Flag | None = None
 
+    src_lang: Language | None = None
+    tgt_lang: Language | None = None
+    forced_bos_token_id: ZeroOrMore | None = None
+
     response_format: Form | None = None
     grammar: Form | None = None
     guided_json: Annotated[dict[str, Any] | str, Meta(description="a JSON schema")] | None = None
@@ -123,31 +145,29 @@ class LmiParameters(msgspec.Struct, frozen=True, kw_only=True):
         Annotated[list[Text], Meta(min_length=1, description="a non-empty list of strings, none of them empty")] | None
     ) = None
     structured_outputs: (
-        Annotated[StructuredOutputs, Meta(description="an object with json, regex, choice or json_object")] | None
+        Annotated[StructuredOutputs, Meta(description="an object with json, regex, choice, grammar, json_object")]
+        | None
     ) = None
+    json_schema: Annotated[dict[str, Any] | str, Meta(description="a JSON schema")] | None = None
+    regex: Annotated[Text, Meta(description="a regular expression")] | None = None
+    ebnf: Annotated[Text, Meta(description="a grammar in GBNF")] | None = None
+    guided_grammar: Annotated[Text, Meta(description="a grammar in GBNF")] | None = None
 
 
 _HINTS: Final = typing.get_type_hints(LmiParameters, include_extras=True)
 _DRAW: Final = DrawFields(
     {"temperature": (0.0, 1.0), "top_k": (-1, 0), "top_p": (0.0, 1.0), "min_p": (0.0,), "typical_p": (1.0,)}
 )
-#: What a request that samples has where it says nothing, by option.rolling_batch: the schema's table of each engine.
+#: The defaults of requests that sample, by option.rolling_batch: the schema's table of each engine.
 _DRAW_DEFAULTS: Final[dict[str, dict[str, Any]]] = {"trtllm": {"top_k": 5, "top_p": 0.85}}
 _FLAGS: Final = frozenset(name for name, hint in _HINTS.items() if Flag in typing.get_args(hint))
 _INTEGERS: Final = frozenset(
     name for name, hint in _HINTS.items() if any(typing.get_args(part)[:1] == (int,) for part in typing.get_args(hint))
 )
-#: How clients that send text write flags, in any case.
+#: Flags as clients that send text write them, in any case.
 FLAG_WORDS: Final = {"true": True, "false": False}
-#: Parameters that say what the text has to be.
-_GRAMMARS: Final = (
-    "response_format",
-    "grammar",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "structured_outputs",
-)
+#: Parameters that constrain the text.
+_GRAMMARS: Final = StructuredOutputFields.__struct_fields__
 _BEAMS_ONLY: Final = ("length_penalty", "early_stopping")
 
 
@@ -171,7 +191,8 @@ def read_parameters(given: Mapping[str, Any], model: ModelConfig) -> tuple[LmiPa
         if name in _INTEGERS and isinstance(value, float) and value.is_integer():  # as some JSON libraries write them
             value = int(value)
         if name not in _HINTS:
-            unknown.append(key)
+            if len(unknown) < budgets.IGNORED_NAMES:
+                unknown.append(key)
         elif name in known and known[name] != value:
             raise ParameterError(
                 f"parameters.{key}: the same as parameters.{spelled[name]}, and they differ", f"parameters.{key}"
@@ -190,7 +211,7 @@ def read_parameters(given: Mapping[str, Any], model: ModelConfig) -> tuple[LmiPa
 
 
 def _explained(known: dict[str, Any], spelled: dict[str, str], cause: msgspec.ValidationError) -> ParameterError:
-    """`cause` in terms of what the client sent: the path, what was expected, what was found."""
+    """`cause` in the client's terms: the path, the expected and the given value."""
     for name, value in known.items():
         try:
             msgspec.convert(value, _HINTS[name])
@@ -288,6 +309,12 @@ def sampling_params(parameters: LmiParameters, model: ModelConfig) -> SamplingPa
         top_logprobs=max(_count(parameters.logprobs), parameters.top_n_tokens or 0),
         prompt_logprobs=prompt_logprobs(parameters),
     )
+
+
+def translation(parameters: LmiParameters) -> Translation | None:
+    """The languages of the prompt and of the answer; None: the request says nothing of them."""
+    given = {name: getattr(parameters, name) for name in Translation.__struct_fields__}
+    return Translation(**given) if any(value is not None for value in given.values()) else None
 
 
 def wants_several(parameters: LmiParameters) -> bool:

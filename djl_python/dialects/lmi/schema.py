@@ -1,7 +1,7 @@
 """LMI's bodies as /openapi.json shows them: what `dialect` reads and `format` writes.
 
-Runs in the front end. A model.py with a handler of its own may read and answer anything; this is what the built-in
-handler does. Under option.tgi_compat objects have TGI's names for some fields, and all of its fields.
+Runs in the front end. They describe the built-in handler; a model.py with a handler of its own may read and answer
+anything. Under option.tgi_compat objects have TGI's names for some fields, and all of its fields.
 """
 
 from __future__ import annotations
@@ -13,19 +13,27 @@ from msgspec import UNSET, Meta, UnsetType
 
 from ...formats.json_framing import JSON, JSONLINES, SSE
 from ..shared.base import Bodies
-from ..shared.chat.answer import ChatChunk, ChatCompletion
 from ..shared.chat.request import ChatRequest
-from ..shared.completion import Completion, CompletionRequest
+from ..shared.chat.shapes import ChatChunk, ChatCompletion
+from ..shared.completion import CompletionRequest
+from ..shared.completion_shapes import Completion
 from ..shared.djl_errors import DjlError
+from ..shared.text_tasks import pipelines
 from .parameters import LmiParameters
+
+_Prompt = Annotated[str, Meta(min_length=1)]
+
+
+#: The header that names a session.
+SESSION_ID: Final = "X-Amzn-SageMaker-Session-Id"
 
 
 class LmiRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A prompt and its generation parameters."""
 
     inputs: Annotated[
-        Annotated[str, Meta(min_length=1)] | list[str],
-        Meta(description="The prompt; with option.rolling_batch=disable also an array of prompts."),
+        _Prompt | Annotated[list[_Prompt], Meta(min_length=1)],
+        Meta(description="The prompt, or an array of prompts, which has an array of answers."),
     ]
     parameters: LmiParameters | None = None
     stream: Annotated[bool, Meta(description="Answer with a line for each token.")] | None = None
@@ -38,8 +46,9 @@ class LmiSessionRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LmiSessionAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the session, in words. A header has its id: X-Amzn-SageMaker-Session-Id, with the time when it
-    expires, or X-Amzn-SageMaker-Closed-Session-Id."""
+    """The session's new state, in words. A header has its id: X-Amzn-SageMaker-Session-Id, with its expiry, or
+    X-Amzn-SageMaker-Closed-Session-Id.
+    """
 
     result: str
 
@@ -67,19 +76,24 @@ class LmiSequence(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | UnsetType | None = UNSET
 
 
-class LmiDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """Details of a generation. In a stream they leave out `tokens`, which were sent before."""
+class _PartsOfDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """Optional fields of details, which the request has to ask for."""
 
-    finish_reason: Literal["eos_token", "stop_sequence", "length"]
-    generated_tokens: int
-    inputs: Annotated[str, Meta(description="The prompt.")]
-    tokens: list[LmiToken] | UnsetType = UNSET
     top_tokens: list[list[LmiToken]] | UnsetType = UNSET
     prefill: list[LmiToken] | UnsetType = UNSET
     prefill_top_tokens: list[list[LmiToken]] | UnsetType = UNSET
     best_of_sequences: list[LmiSequence] | UnsetType = UNSET
     seed: int | UnsetType | None = UNSET
     input_length: int | UnsetType = UNSET
+
+
+class LmiDetails(_PartsOfDetails, frozen=True, kw_only=True):
+    """Details of a generation. In a stream they leave out `tokens`, which were sent before."""
+
+    finish_reason: Literal["eos_token", "stop_sequence", "length"]
+    generated_tokens: int
+    inputs: Annotated[str, Meta(description="The prompt.")]
+    tokens: list[LmiToken] | UnsetType = UNSET
 
 
 class LmiAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,6 +131,29 @@ class LmiFailure(msgspec.Struct, frozen=True, kw_only=True):
     details: LmiFailedDetails | UnsetType = UNSET
 
 
+class LmiItemDetails(_PartsOfDetails, frozen=True, kw_only=True):
+    """Details of one of several generations; those of one that failed have no values."""
+
+    finish_reason: Literal["eos_token", "stop_sequence", "length", "error"]
+    generated_tokens: int | None
+    inputs: str | None
+    tokens: list[LmiToken] | UnsetType | None = UNSET
+
+
+class LmiItem(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to one prompt of an array; or its error, with `error` and `code`, beside the answers to the others.
+
+    With option.rolling_batch=disable an error has no text and details, but a `message`.
+    """
+
+    generated_text: str | UnsetType = UNSET
+    details: LmiItemDetails | UnsetType = UNSET
+    error: str | UnsetType = UNSET
+    code: int | UnsetType = UNSET
+    error_type: str | UnsetType = UNSET
+    message: str | UnsetType = UNSET
+
+
 class LmiLine(msgspec.Struct, frozen=True, kw_only=True):
     """One token of a stream; the last one also has the whole text."""
 
@@ -134,16 +171,16 @@ class TgiRefusal(DjlError, frozen=True):
     error_type: str
 
 
-REQUEST: Final = (LmiRequest, CompletionRequest, ChatRequest, LmiSessionRequest)
+REQUEST: Final = (LmiRequest, CompletionRequest, ChatRequest, LmiSessionRequest, *pipelines.REQUESTS)
 _LINE: Final = (LmiLine, LmiOutputs, LmiFailure, ChatChunk, Completion)
 RESPONSES: Final[dict[int, dict[str, Any]]] = {
     200: {
-        JSON: (LmiAnswer, list[LmiAnswer], ChatCompletion, Completion, LmiSessionAnswer),
+        JSON: (LmiAnswer, list[LmiItem], ChatCompletion, Completion, LmiSessionAnswer, *pipelines.ANSWERS),
         JSONLINES: _LINE,
         SSE: (*_LINE, "[DONE]"),
     },
     424: {JSON: LmiFailure},
 }
 ERRORS: Final[dict[int, Bodies]] = {
-    status: {JSON: (DjlError, TgiRefusal)} for status in (400, 404, 405, 413, 429, 431, 500, 503)
+    status: {JSON: (DjlError, TgiRefusal)} for status in (400, 401, 403, 404, 405, 413, 429, 431, 500, 503)
 }

@@ -1,7 +1,7 @@
-"""What the text of an LMI request has to be: the parameters of vLLM and of TGI that say so.
+"""Constraints on the text of an LMI request: the parameters of vLLM, SGLang, llama.cpp and TGI.
 
-Runs in the worker. LMI's schema 0.31 has none; LMI's handlers of vLLM pass theirs on, and those who come from TGI send
-`grammar`.
+Runs in the worker. LMI's schema 0.31 has none. LMI's vLLM handlers pass vLLM's on, and clients of other servers send
+theirs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from ...core.errors import ParameterError
 from ...core.types import Grammar
 from ..shared.fields.structured_output import ResponseFormat, StructuredOutputFields, StructuredOutputs, grammar_of
 
-_NAMES: Final = ("response_format", "guided_json", "guided_regex", "guided_choice", "structured_outputs")
+#: `grammar` is TGI's object here, not a text.
+_NAMES: Final = tuple(name for name in StructuredOutputFields.__struct_fields__ if name != "grammar")
 
 
 def grammar_asked(
@@ -34,11 +35,11 @@ def grammar_asked(
             )
         given["response_format"], name = grammar, "grammar"
     try:
-        found = grammar_of(StructuredOutputFields(**{one: given[one] for one in _NAMES}))
+        requested = grammar_of(StructuredOutputFields(**{field: given[field] for field in _NAMES}))
     except ParameterError as error:
         message = error.message.replace("response_format", name, 1)
         raise ParameterError(f"parameters.{message}", _path(error.field, name)) from error
-    return None if found is None else msgspec.structs.replace(found, field=_path(found.field, name))
+    return None if requested is None else msgspec.structs.replace(requested, field=_path(requested.field, name))
 
 
 def _path(field: str | None, name: str) -> str:

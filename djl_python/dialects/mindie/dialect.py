@@ -9,13 +9,14 @@ with option.full_text_enabled each event's token.text is the text so far.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
 from ...config import ModelConfig
+from ...core import budgets
 from ...core.errors import ParameterError, PayloadError, ServingError
 from ...core.types import (
     MAX_SEED,
@@ -30,11 +31,12 @@ from ...core.types import (
 )
 from ...formats.json_framing import JSON, SSE
 from ...inputs import Input
-from ..shared.adapters import adapter_named
+from ..shared.adapters import adapter_named, field_before_parsing
 from ..shared.base import Answer, Dialect, Parsed, Route
 from ..shared.fields.sampling import DrawFields
 from ..shared.fields.seeds import drawn_seed
-from ..shared.fields.word_lists import MAX_WORDS, excess
+from ..shared.fields.structured_output import refuse_constraints
+from ..shared.fields.word_lists import excess
 from ..shared.request_body import ignored_header, json_object
 from ..shared.typed_body import read_body, unknown_fields
 from ..shared.typed_errors import ErrorResponse, documented_errors, typed_answer, typed_stream_error
@@ -80,7 +82,7 @@ class MindieParameters(msgspec.Struct, frozen=True, kw_only=True):
     truncate: Annotated[Count | None, Meta(description="Keep so many of the prompt's tokens.")] = None
     typical_p: Annotated[Annotated[float, Meta(gt=0, le=1)] | None, Meta(description="Without effect.")] = None
     watermark: Annotated[bool | None, Meta(description="Without effect.")] = None
-    stop: StopText | Annotated[list[StopText], Meta(max_length=MAX_WORDS)] | None = None
+    stop: StopText | Annotated[list[StopText], Meta(max_length=budgets.WORDS.most)] | None = None
     adapter_id: Annotated[
         Annotated[str, Meta(pattern=r"^[A-Za-z0-9._/-]{1,256}$")] | None,
         Meta(description='A LoRA adapter of the model; "None": the base model.'),
@@ -92,9 +94,10 @@ class MindieRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     inputs: (
         Annotated[str, Meta(min_length=1, max_length=MAX_INPUT_CHARS)]
-        | Annotated[list[MindieText | MindieImage], Meta(min_length=1)]
+        | Annotated[list[MindieText | MindieImage], Meta(min_length=1, max_length=budgets.PARTS.most)]
     )
     parameters: MindieParameters | None = None
+    model: Annotated[str | None, Meta(description="Not MindIE's: which of several models answers.")] = None
 
 
 class MindieToken(msgspec.Struct, frozen=True):
@@ -127,6 +130,7 @@ class MindieDialect(Dialect):
     """MindIE's variant of TGI's API."""
 
     name = "mindie"
+    summary = "MindIE's variant of TGI's API."
     shared = (
         Route(
             "POST",
@@ -140,8 +144,10 @@ class MindieDialect(Dialect):
 
     def parse(self, inputs: Input, model: ModelConfig) -> Parsed:
         """Read a request. Names that have no effect go into x-ignored-parameters."""
-        body = json_object(inputs)
+        body = json_object(inputs, model)
         request = read_body(body, MindieRequest, payload=("inputs",))
+        refuse_constraints(body)
+        refuse_constraints(body.get("parameters") or {}, "parameters.")
         unknown = unknown_fields(body, MindieRequest, model)
         parameters = request.parameters or MindieParameters()
         _check(parameters)
@@ -155,7 +161,7 @@ class MindieDialect(Dialect):
             text=TextOptions(stop_sequences=_stops(parameters)),
             add_special_tokens=isinstance(prompt, str),
             truncate=parameters.truncate,
-            adapter=_adapter(parameters, model),
+            adapter=_adapter(parameters.adapter_id, model),
             ignored=names,
         )
         formatter = MindieFormatter(
@@ -166,6 +172,9 @@ class MindieDialect(Dialect):
             headers=ignored_header(names),
         )
         return Parsed((wanted,), formatter)
+
+    def adapters_of(self, inputs: Input, model: ModelConfig) -> Sequence[str]:
+        return [_adapter(field_before_parsing(inputs, model, "parameters", "adapter_id"), model)]
 
     def error(
         self,
@@ -194,8 +203,7 @@ def _check(parameters: MindieParameters) -> None:
         raise _error("stop", wrong)
 
 
-def _adapter(parameters: MindieParameters, model: ModelConfig) -> str:
-    named = parameters.adapter_id
+def _adapter(named: object, model: ModelConfig) -> str:
     return adapter_named("" if named == _BASE_MODEL else named, model, "parameters.adapter_id")
 
 
@@ -235,7 +243,7 @@ def _sampling(parameters: MindieParameters) -> SamplingParams:
 
 
 def _stops(parameters: MindieParameters) -> tuple[str, ...]:
-    """The stop texts, of which an empty list has none."""
+    """The stop texts."""
     stop = parameters.stop or ()
     return (stop,) if isinstance(stop, str) else tuple(stop)
 

@@ -1,202 +1,31 @@
-"""The shapes of OpenAI's files and batches, and their routes, which the server itself answers (`server/batches`).
+"""The routes of OpenAI's files and batches, which the server itself answers.
 
-Used in the front end. Source: OpenAI's API reference, Files and Batch. What differs, because a server of one's own has
-no accounts: files are for batches only, and completion_window may be any number of hours.
+Used in the front end. Source: OpenAI's API reference, Files and Batch.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
-import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import Meta
 
 from ...formats.json_framing import JSON
+from ..shared import batches as kept
 from ..shared.base import Kind, Route
 
-UPLOAD_FILE: Final = "upload_file"
-LIST_FILES: Final = "list_files"
-FILE: Final = "file"
-DELETE_FILE: Final = "delete_file"
-FILE_CONTENT: Final = "file_content"
-CREATE_BATCH: Final = "create_batch"
-LIST_BATCHES: Final = "list_batches"
-BATCH: Final = "batch"
-CANCEL_BATCH: Final = "cancel_batch"
-
-Purpose = Literal["batch", "batch_output"]
-
-_HOUR_S: Final = 3600
-Seconds = Annotated[int, Meta(ge=_HOUR_S, le=30 * 24 * _HOUR_S)]
-_Time = Annotated[int | None, Meta(description="Unix seconds.")]
-_Metadata = dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]]
+#: Endpoints of batches as the document shows them; the server takes them from its routes.
+ENDPOINTS: Final = (
+    *("/v1/chat/completions", "/v1/completions", "/v1/embeddings"),
+    *("/v1/score", "/score", "/v1/rerank", "/v2/rerank", "/rerank", "/pooling", "/classify"),
+)
 
 
-class FileObject(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that the server keeps."""
+class BatchRequest(kept.BatchRequest, frozen=True, forbid_unknown_fields=True):
+    """The body that creates a batch, as the document shows it."""
 
-    id: str
-    object: Literal["file"] = "file"
-    bytes: Annotated[int, Meta(ge=0)]
-    created_at: int
-    expires_at: _Time = None
-    filename: str
-    purpose: Purpose
-    status: Literal["processed"] = "processed"
-
-
-class FileList(msgspec.Struct, frozen=True, kw_only=True):
-    """Files, and whether there are more."""
-
-    object: Literal["list"] = "list"
-    data: list[FileObject]
-    first_id: str | None = None
-    last_id: str | None = None
-    has_more: bool = False
-
-
-class FileDeleted(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that is kept no longer."""
-
-    id: str
-    object: Literal["file"] = "file"
-    deleted: bool = True
-
-
-class Expiry(msgspec.Struct, frozen=True):
-    """When a file goes."""
-
-    seconds: Seconds
-    anchor: Literal["created_at"]
-
-
-class Upload(msgspec.Struct, frozen=True):
-    """The parts of the form that uploads a file."""
-
-    file: Annotated[
-        str, Meta(description="JSON lines.", extra_json_schema={"contentMediaType": "application/octet-stream"})
+    endpoint: Annotated[
+        str, Meta(min_length=1, description="Of all its requests.", extra_json_schema={"enum": list(ENDPOINTS)})
     ]
-    purpose: Literal["batch"]
-    expires_after: Expiry | None = None
-
-
-class FileQuery(msgspec.Struct, frozen=True):
-    """Which files are listed."""
-
-    after: Annotated[str, Meta(description="An id: those behind it.")] = ""
-    limit: Annotated[int, Meta(ge=1, le=10_000)] = 10_000
-    order: Literal["asc", "desc"] = "desc"
-    purpose: str = ""
-
-
-class BatchRequest(msgspec.Struct, frozen=True):
-    """What a batch is to be."""
-
-    input_file_id: Annotated[str, Meta(min_length=1)]
-    endpoint: Annotated[str, Meta(min_length=1, description="Of all its requests.")]
-    completion_window: Annotated[
-        str,
-        Meta(
-            pattern="^[1-9][0-9]{0,2}h$",
-            description="Hours that it has: 24h.",
-            extra={"expected": 'hours, like "24h"'},
-        ),
-    ]
-    metadata: Annotated[_Metadata, Meta(max_length=16)] | None = None
-    output_expires_after: Expiry | None = None
-
-
-class RequestCounts(msgspec.Struct, frozen=True):
-    """A batch's requests, by what became of them."""
-
-    total: int = 0
-    completed: int = 0
-    failed: int = 0
-
-
-class BatchFault(msgspec.Struct, frozen=True):
-    """Something that is wrong with a batch's input."""
-
-    code: str
-    message: str
-    param: str | None
-    line: int | None
-
-
-class BatchFaults(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a batch has failed."""
-
-    object: Literal["list"] = "list"
-    data: list[BatchFault]
-
-
-class InputTokensDetails(msgspec.Struct, frozen=True):
-    """Of the input's tokens."""
-
-    cached_tokens: int = 0
-
-
-class OutputTokensDetails(msgspec.Struct, frozen=True):
-    """Of the output's tokens."""
-
-    reasoning_tokens: int = 0
-
-
-class BatchUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens of a batch's answers, as far as they tell."""
-
-    input_tokens: int
-    input_tokens_details: InputTokensDetails = InputTokensDetails()
-    output_tokens: int
-    output_tokens_details: OutputTokensDetails = OutputTokensDetails()
-    total_tokens: int
-
-
-Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
-
-
-class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch."""
-
-    id: str
-    object: Literal["batch"] = "batch"
-    endpoint: str
-    model: str | UnsetType = UNSET
-    errors: BatchFaults | None = None
-    input_file_id: str
-    completion_window: str
-    status: Status
-    output_file_id: str | None = None
-    error_file_id: str | None = None
-    created_at: int
-    in_progress_at: _Time = None
-    expires_at: int
-    finalizing_at: _Time = None
-    completed_at: _Time = None
-    failed_at: _Time = None
-    expired_at: _Time = None
-    cancelling_at: _Time = None
-    cancelled_at: _Time = None
-    request_counts: RequestCounts = RequestCounts()
-    usage: BatchUsage | UnsetType = UNSET
-    metadata: dict[str, str] | None = None
-
-
-class BatchList(msgspec.Struct, frozen=True, kw_only=True):
-    """Batches, the newest first, and whether there are more."""
-
-    object: Literal["list"] = "list"
-    data: list[Batch]
-    first_id: str | None = None
-    last_id: str | None = None
-    has_more: bool = False
-
-
-class BatchQuery(msgspec.Struct, frozen=True):
-    """Which batches are listed."""
-
-    after: Annotated[str, Meta(description="An id: those behind it.")] = ""
-    limit: Annotated[int, Meta(ge=1, le=100)] = 20
 
 
 def _route(method: str, path: str, operation: str, summary: str, shape: Any, **more: Any) -> Route:
@@ -205,15 +34,32 @@ def _route(method: str, path: str, operation: str, summary: str, shape: Any, **m
 
 
 ROUTES: Final = (
-    _route("POST", "/v1/files", UPLOAD_FILE, "Upload a batch's input.", FileObject, request=Upload, form=True),
-    _route("GET", "/v1/files", LIST_FILES, "The files that are kept.", FileList, query=FileQuery),
-    _route("GET", "/v1/files/{file_id}", FILE, "One file.", FileObject),
-    _route("DELETE", "/v1/files/{file_id}", DELETE_FILE, "Keep a file no longer.", FileDeleted),
     _route(
-        *("GET", "/v1/files/{file_id}/content", FILE_CONTENT, "What is in a file."), {"application/octet-stream": str}
+        "POST",
+        "/v1/files",
+        kept.UPLOAD_FILE,
+        "Upload a batch's input.",
+        kept.FileObject,
+        request=kept.Upload,
+        form=True,
     ),
-    _route("POST", "/v1/batches", CREATE_BATCH, "Answer a file's requests.", Batch, request=BatchRequest),
-    _route("GET", "/v1/batches", LIST_BATCHES, "The batches, the newest first.", BatchList, query=BatchQuery),
-    _route("GET", "/v1/batches/{batch_id}", BATCH, "One batch, and how far it is.", Batch),
-    _route("POST", "/v1/batches/{batch_id}/cancel", CANCEL_BATCH, "Answer no more of a batch's requests.", Batch),
+    _route("GET", "/v1/files", kept.LIST_FILES, "The files that are kept.", kept.FileList, query=kept.FileQuery),
+    _route("GET", "/v1/files/{file_id}", kept.FILE, "One file.", kept.FileObject),
+    _route("DELETE", "/v1/files/{file_id}", kept.DELETE_FILE, "Keep a file no longer.", kept.FileDeleted),
+    _route(
+        *("GET", "/v1/files/{file_id}/content", kept.FILE_CONTENT, "What is in a file."),
+        {"application/octet-stream": str},
+    ),
+    _route(
+        *("POST", "/v1/batches", kept.CREATE_BATCH, "Answer a file's requests.", kept.Batch),
+        request=BatchRequest,
+        example={"input_file_id": "file-1", "endpoint": ENDPOINTS[0], "completion_window": "24h"},
+    ),
+    _route(
+        "GET", "/v1/batches", kept.LIST_BATCHES, "The batches, the newest first.", kept.BatchList, query=kept.BatchQuery
+    ),
+    _route("GET", "/v1/batches/{batch_id}", kept.BATCH, "One batch, and how far it is.", kept.Batch),
+    _route(
+        "POST", "/v1/batches/{batch_id}/cancel", kept.CANCEL_BATCH, "Answer no more of a batch's requests.", kept.Batch
+    ),
 )

@@ -1,7 +1,8 @@
-"""OpenAI's API: /v1/chat/completions, /v1/completions, /v1/models, and the routes of `batches`.
+"""OpenAI's API: /v1/chat/completions, /v1/completions, /v1/models, and the routes of other modules of this folder.
 
-Routes, pages and errors run in the front end, parsing and answering in the worker. Under option.tgi_compat the same
-requests are answered with TGI's shapes and codes. A stream is SSE that ends with `[DONE]`; chats under
+`embeddings` and `batches` are OpenAI's too; `scoring`, `pooling`, `tokens` and /version have what vLLM adds.
+Routes, pages and errors run in the front end, parsing, queries and answering in the worker. Under option.tgi_compat the
+same requests are answered with TGI's shapes and codes. A stream is SSE that ends with `[DONE]`; chats under
 option.output_formatter=jsonlines_chat stream one object per line.
 """
 
@@ -13,43 +14,54 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from ...config import ModelConfig
+from ... import __version__
+from ...config import TEXT_GENERATION, ModelConfig
+from ...config.sources.hub_ids import is_hub_id
 from ...core.engine_info import EngineInfo
-from ...core.errors import ModelNotFoundError, ParameterError, PayloadError, ServingError
+from ...core.errors import ModelNotFoundError, ParameterError, ServingError
 from ...formats.json_framing import JSON, JSONLINES, SSE, encode_json, encode_jsonlines, encode_sse
 from ...inputs import Input
-from ..shared.base import Answer, Bodies, Dialect, Kind, ModelStatus, Parsed, Route, ServerView
-from ..shared.chat.answer import ChatChunk, ChatCompletion, ChatFormatter, ChatStyle
+from ..shared.base import Answer, Bodies, Dialect, Kind, Parsed, Route
+from ..shared.chat.answer import ChatFormatter, ChatStyle
 from ..shared.chat.request import ChatRequest, read_chat
+from ..shared.chat.shapes import ChatChunk, ChatCompletion
 from ..shared.completion import (
     FINISH_REASONS,
     SYSTEM_FINGERPRINT,
-    Completion,
     CompletionFormatter,
     CompletionRequest,
     ParsedCompletion,
     read_completion,
 )
+from ..shared.completion_shapes import Completion
 from ..shared.fields.generation import GenerationFields
+from ..shared.fields.named_model import named_model
+from ..shared.fields.request_names import with_request_fields
+from ..shared.fields.telling_fields import has_fields
+from ..shared.fields.wants_stream import wants_stream
 from ..shared.framing import SSE_DONE
-from ..shared.request_body import ignored_header, json_object, object_of
-from ..shared.typed_body import read_body
+from ..shared.openai.errors import ErrorBody, openai_answer
+from ..shared.request_body import ignored_header, json_object
 from ..shared.typed_errors import ErrorResponse, documented_errors, typed_answer
-from . import batches
-from .errors import ErrorBody, StreamFailure, openai_answer, stream_failure, with_request_fields
+from ..shared.views import ModelStatus, QueriedModel, ServerView
+from . import batches, embeddings, pooling, scoring, tokens
+from .errors import StreamFailure, stream_failure
 
 CHAT: Final = "chat"
 COMPLETION: Final = "completion"
 MODELS: Final = "models"
 MODEL: Final = "model"
+VERSION: Final = "version"
 _OWNER: Final = "djl-serving"
-#: Longer bodies are not parsed a second time, into objects, for a better error message: that would take a tenth of a
-#: second of the front end's time per megabyte.
-_EXPLAINED_BYTES: Final = 1 << 20
+#: The operations that generate text, and their requests' name of the prompt.
+_TEXT: Final = {CHAT: "messages", COMPLETION: "prompt"}
+_PARSERS: Final = {**embeddings.PARSERS, **scoring.PARSERS, **pooling.PARSERS}
+#: The operations whose requests have texts, and no prompt.
+_OF_TASKS: Final = frozenset(operation for _, operation in _PARSERS)
 #: Errors that may end a stream, and the data of the event that ends every stream of events.
 _FAILURES: Final = (ErrorBody, StreamFailure)
 _DONE: Final = "[DONE]"
-#: As OpenAI's own server and vLLM say it: clients that decode text of an unnamed charset take it for Latin-1.
+#: With the charset, as in OpenAI's own server and vLLM: without one, some clients decode text as Latin-1.
 _EVENTS: Final = f"{SSE}; charset=utf-8"
 
 
@@ -60,6 +72,10 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     object: Literal["model"] = "model"
     created: Annotated[int, Meta(ge=0, description="When it was registered, in Unix seconds.")]
     owned_by: str = _OWNER
+    root: Annotated[str, Meta(description="The checkpoint on the hub; of one from elsewhere, the model's name.")]
+    max_model_len: (
+        Annotated[int, Meta(description="Tokens of a prompt and its answer together, at most.")] | msgspec.UnsetType
+    ) = msgspec.UNSET  # vLLM's, as `root`
     engine: EngineInfo | msgspec.UnsetType = msgspec.UNSET  # not OpenAI's
     parent: Annotated[str, Meta(description="Of a LoRA adapter: its model.")] | msgspec.UnsetType = (
         msgspec.UNSET
@@ -73,10 +89,10 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
     data: list[ModelInfo]
 
 
-class _Named(msgspec.Struct, frozen=True):
-    """The part of a body that names the model."""
+class ServerVersion(msgspec.Struct, frozen=True):
+    """The version of this server."""
 
-    model: str | None = None
+    version: str = __version__
 
 
 class OpenAIChatFormatter(ChatFormatter):
@@ -106,6 +122,7 @@ class OpenAIDialect(Dialect):
     """OpenAI's chats, completions and models."""
 
     name = "openai"
+    summary = "OpenAI's API: chats, completions, embeddings, files and batches."
     routes = (
         Route(
             "POST",
@@ -113,6 +130,7 @@ class OpenAIDialect(Dialect):
             CHAT,
             summary="Answer a chat.",
             request=ChatRequest,
+            example={"messages": [{"role": "user", "content": "What is deep learning?"}]},
             responses={
                 200: {
                     JSON: ChatCompletion,
@@ -127,6 +145,7 @@ class OpenAIDialect(Dialect):
             COMPLETION,
             summary="Go on with one or several prompts.",
             request=CompletionRequest,
+            example={"prompt": "What is deep learning?"},
             responses={200: {JSON: Completion, SSE: (Completion, *_FAILURES, _DONE)}},
         ),
         Route("GET", "/v1/models", MODELS, Kind.PAGE, summary="What is served.", responses={200: {JSON: ModelList}}),
@@ -140,21 +159,47 @@ class OpenAIDialect(Dialect):
             summary="One model, whose id has a slash.",
             responses={200: {JSON: ModelInfo}},
         ),
+        Route(
+            "GET",
+            "/version",
+            VERSION,
+            Kind.PAGE,
+            summary="This server's version.",
+            responses={200: {JSON: ServerVersion}},
+        ),
+        tokens.ROUTE,
+        embeddings.ROUTE,
+        *scoring.ROUTES,
+        *pooling.ROUTES,
         *batches.ROUTES,
     )
+    shared = (tokens.SHARED_ROUTE,)
+    task_parsers: ClassVar = _PARSERS
+    model_field = "model"
     #: TGI's bodies, and the statuses that only they have, are answered under option.tgi_compat.
     errors: ClassVar[Mapping[int, Bodies]] = {
         **documented_errors(JSON),
-        **{status: {JSON: (ErrorBody, ErrorResponse)} for status in (400, 404, 405, 413, 415, 429, 431, 500, 503)},
+        **{
+            status: {JSON: (ErrorBody, ErrorResponse)}
+            for status in (400, 401, 403, 404, 405, 413, 415, 429, 431, 500, 503, 507)
+        },
     }
 
     def parse(self, inputs: Input, model: ModelConfig) -> Parsed:
         """Read a chat or a completion request."""
-        body = json_object(inputs)
+        if inputs.operation not in _TEXT:
+            raise self.wrong_task(TEXT_GENERATION, model)
+        body = json_object(inputs, model)
         return (_chat if inputs.operation == CHAT else _completion)(body, model)
 
+    def query(self, inputs: Input, model: QueriedModel) -> Answer:
+        """The tokens of a prompt, or the text of tokens."""
+        return tokens.answer_tokens(inputs, model)
+
     def page(self, operation: str, server: ServerView, path_values: Mapping[str, str], body: bytes) -> Answer:
-        """The list of models, or one of them."""
+        """The list of models, one of them, or the server's version."""
+        if operation == VERSION:
+            return Answer(200, encode_json(ServerVersion()))
         served = {model.config.name: model for model in reversed(server.models)}
         infos = {info.id: info for model in served.values() for info in reversed(_infos(model))}
         if operation == MODELS:
@@ -165,13 +210,12 @@ class OpenAIDialect(Dialect):
             raise ModelNotFoundError(f"The model `{name}` does not exist; loaded: {loaded}")
         return Answer(200, encode_json(infos[name]))
 
+    def answering_dialect(self, operation: str, model: ModelConfig, task: str, body: bytes) -> str:
+        """At /rerank, TEI's dialect if the body is one of TEI's."""
+        return "tei" if operation == scoring.RERANK and has_fields(body, ("texts",), ("documents",)) else self.name
+
     def model_of(self, body: bytes) -> str | None:
-        try:
-            return msgspec.json.decode(body, type=_Named).model or None
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
-            if len(body) > _EXPLAINED_BYTES:
-                raise PayloadError(f"the request body: {exc}") from exc
-            return read_body(object_of(body), _Named).model or None  # raises with a better message
+        return named_model(body)
 
     def error(
         self,
@@ -181,10 +225,16 @@ class OpenAIDialect(Dialect):
         operation: str = "",
         inputs: Input | None = None,
     ) -> Answer:
-        prompt_field = "prompt" if operation == COMPLETION else "messages"
+        prompt_field = None if operation in _OF_TASKS else _TEXT.get(operation, "messages")
         if model is not None and model.option.tgi_compat:
             return typed_answer(with_request_fields(error, prompt_field))
         return openai_answer(error, prompt_field)
+
+    def waiting_stream(self, operation: str, body: bytes) -> Mapping[str, str] | None:
+        return {"content-type": SSE} if operation in _TEXT and wants_stream(body) else None
+
+    def late_error(self, body: bytes) -> bytes:
+        return super().late_error(body) + SSE_DONE
 
     def stream_error(self, error: ServingError, headers: Mapping[str, str], model: ModelConfig | None = None) -> bytes:
         body = stream_failure(error, tgi=model is not None and model.option.tgi_compat)
@@ -207,8 +257,7 @@ def _chat(body: dict[str, Any], model: ModelConfig) -> Parsed:
         _framing(parsed.fields, jsonlines=model.option.output_formatter == "jsonlines_chat"),
         style,
         tgi=tgi,
-        logprobs=bool(parsed.fields.logprobs),
-        include_usage=parsed.fields.include_usage,
+        fields=parsed.fields,
         headers=ignored_header(parsed.request.ignored),
     )
     return Parsed((parsed.request,), formatter)
@@ -243,6 +292,13 @@ def _framing(fields: GenerationFields, jsonlines: bool = False) -> str:
 
 def _infos(model: ModelStatus) -> list[ModelInfo]:
     """A model, and its adapters: in OpenAI's API they are models too."""
-    own = ModelInfo(id=model.config.name, created=int(model.registered_s), engine=model.engine or msgspec.UNSET)
+    name, source = model.config.name, model.config.option.model_id
+    own = ModelInfo(
+        id=name,
+        created=int(model.registered_s),
+        root=source if is_hub_id(source) else name,  # paths and buckets are private
+        max_model_len=(model.engine and model.engine.max_model_len) or msgspec.UNSET,
+        engine=model.engine or msgspec.UNSET,
+    )
     adapters = (name for name in model.config.adapters if name != own.id)
     return [own, *(msgspec.structs.replace(own, id=name, parent=own.id, engine=msgspec.UNSET) for name in adapters)]

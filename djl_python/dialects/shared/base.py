@@ -1,4 +1,4 @@
-"""What a dialect is: one API's routes, the parsing of its requests, and the shapes of its answers.
+"""The interface of a dialect: one API's routes, the parsing of its requests, and the shapes of its answers.
 
 Routes and error shapes are used in the front end, parsing and answering in the worker. A dialect knows JSON shapes;
 it does not tokenize, generate or do I/O, and imports no other dialect.
@@ -12,19 +12,22 @@ from __future__ import annotations
 
 import abc
 import enum
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
+from ...compat.encode_decode import decode
 from ...config import ModelConfig
-from ...core.engine_info import EngineInfo
-from ...core.errors import OverloadedError, PayloadError, ServingError, UnavailableError
-from ...core.types import Chat, Delta, GenerateRequest
-from ...encode_decode import decode
+from ...config.tasks import TEXT_GENERATION
+from ...core.access.scopes import Scope
+from ...core.errors import OverloadedError, ServingError, TaskError, UnavailableError
+from ...core.types import Delta, GenerateRequest
 from ...formats.forms import media_type
 from ...formats.json_framing import JSONLINES_TYPES, SSE, encode_json
 from ...inputs import Input
+from .adapters import adapter_of_model, field_before_parsing
 from .request_body import with_json
+from .views import QueriedModel, ServerView
 
 RequestT = TypeVar("RequestT")
 PartT = TypeVar("PartT")
@@ -40,12 +43,12 @@ Bodies = Mapping[str, Any]
 
 
 class Kind(enum.Enum):
-    """Where a route is answered."""
+    """The process and the method that answer a route."""
 
     GENERATE = enum.auto()  # worker: `parse`, then the engine, then the formatter
-    QUERY = enum.auto()  # worker: `query`, for what only the loaded model knows
+    QUERY = enum.auto()  # worker: `query`, which needs the loaded model
     PAGE = enum.auto()  # front end: `page`, without asking a worker
-    KEPT = enum.auto()  # front end: the server itself, of what it keeps (files and batches)
+    KEPT = enum.auto()  # front end: the server itself, from its files and batches
 
 
 @dataclass(frozen=True)
@@ -57,11 +60,13 @@ class Route:
     route answers HEAD too. Method `*` takes every method that no other row of the path has. Two dialects may not claim
     one method and path; a dialect's row overrides the front end's own page (/ping, /metrics, /openapi.json).
 
-    `manages`: whether it changes the server, or shows what only its operator should see; not every client may use it.
+    `scope`: who may use it.
 
     The rest is for /openapi.json: `summary` is a sentence, `request` the type of the JSON body or a tuple of types
     (None: no body), `query` the type of the query's parameters, which may be in the body instead if both are the same
-    type; `form`: the body is a form with a file in it, with `request`'s fields, which is taken as it arrives.
+    type; `form`: the body is a form with a file in it, with `request`'s fields, which is taken as it arrives. `example`
+    is a JSON body with the required fields alone, which a server of one model of the route's tasks answers.
+    `headers` are what the request may have in its headers, in a sentence each.
     `responses` are by status; `Dialect.errors` are added to them.
     """
 
@@ -72,122 +77,11 @@ class Route:
     summary: str = ""
     request: Any = field(default=None, compare=False)
     responses: Mapping[int, Bodies] = field(default_factory=dict, compare=False)
-    manages: bool = False
+    scope: Scope = Scope.INFER
     query: Any = field(default=None, compare=False)
     form: bool = False
-
-
-@dataclass(frozen=True)
-class TokenSpan:
-    """A token of a text and the characters it covers: text[start:stop]."""
-
-    id: int
-    text: str
-    start: int
-    stop: int
-
-
-class QueriedModel(Protocol):
-    """A worker's model, as far as queries ask about it."""
-
-    config: ModelConfig
-    model_id: str
-    engine: EngineInfo
-    dtype: str  # of the engine, or as far as the configuration says
-    max_model_len: int
-    capacity: int  # calls that the worker takes at once
-
-    def tokenize(self, text: str, add_special_tokens: bool = True) -> list[TokenSpan]:
-        """The tokens of a text, special ones included (with an empty span).
-
-        Raises:
-            ContextLengthError: the text has too many tokens to be listed.
-        """
-        ...
-
-    def render(self, chat: Chat) -> str:
-        """The prompt text that the model's chat template makes of a chat.
-
-        Raises:
-            PayloadError: the model has no template, or the template refuses these messages.
-        """
-        ...
-
-
-@dataclass(frozen=True)
-class RequestCounts:
-    """The outcomes of the requests to a model since it was registered; PAGE routes do not count.
-
-    `succeeded` counts statuses below 400, `failed` other statuses and clients that disconnected. Their seconds are the
-    sums of the times from a request's last byte to the answer's. `last_s` is the Unix time at which the last answer
-    ended, 0.0 if none did.
-    """
-
-    succeeded: int = 0
-    succeeded_s: float = 0.0
-    failed: int = 0
-    failed_s: float = 0.0
-    last_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class ModelStatus:
-    """One model (one version of it), as the front end sees it. An unloaded one is neither ready nor failed."""
-
-    config: ModelConfig
-    ready: bool
-    failed: bool
-    workers: int
-    registered_s: float  # Unix time
-    in_flight: int
-    queued: int
-    tally: RequestCounts = RequestCounts()
-    engine: EngineInfo | None = None  # what runs it in a worker, once one is ready and has an engine
-
-
-class ServerView(Protocol):
-    """What a page can ask the front end, and make it do."""
-
-    @property
-    def models(self) -> Sequence[ModelStatus]:
-        """Every registered model, in order of registration."""
-        ...
-
-    @property
-    def ready(self) -> bool:
-        """Whether there is a model, every one has a ready worker, and the server is not draining."""
-        ...
-
-    @property
-    def unloaded(self) -> Sequence[ModelStatus]:
-        """The models that have been unloaded and can be loaded again."""
-        ...
-
-    def select(self, name: str = "", version: str = "", unversioned: str = "") -> ModelStatus:
-        """The model that a request names; `name` is "" if it names none. See `Dialect.unversioned`.
-
-        Raises:
-            ModelNotFoundError: no model, or no version of it, has this name.
-            ModelNotNamedError: several are loaded, and none is the default.
-        """
-        ...
-
-    async def load(self, name: str) -> None:
-        """Load every version of a model, again if it is loaded, and wait until all versions can answer.
-
-        Raises:
-            ModelNotFoundError: the server knows no model of this name.
-            ModelLoadError: a version did not load; it stays registered, as failed, or as it was.
-        """
-        ...
-
-    async def unload(self, name: str) -> None:
-        """Take every version of a model out of service, let its requests finish (`drain_timeout`), end its workers.
-
-        Raises:
-            ModelNotFoundError: no model of this name is loaded.
-        """
-        ...
+    example: Any = field(default=None, compare=False)
+    headers: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)
@@ -199,8 +93,16 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=lambda: {"content-type": "application/json"})
 
 
+@dataclass(frozen=True)
+class StreamedAnswer:
+    """A page that comes in pieces, with status 200. An error between two ends it as `failed_stream_end` says."""
+
+    pieces: AsyncGenerator[bytes, None]
+    headers: Mapping[str, str]
+
+
 def retry_header(error: ServingError) -> dict[str, str]:
-    """Retry-After for overload and unavailability: a client that is not told when to retry does so at once."""
+    """Retry-After for overload and unavailability: without it, clients retry at once."""
     if isinstance(error, OverloadedError | UnavailableError):
         return {"retry-after": str(error.retry_after_s)}
     return {}
@@ -209,8 +111,8 @@ def retry_header(error: ServingError) -> dict[str, str]:
 class AnswerFormatter(abc.ABC, Generic[PartT]):
     """Turns the parts of an answer into response bytes; one instance per request, which the parts are pushed to.
 
-    What a part is depends on the task: of generated text, what a step gave a sequence (`Formatter`); of other tasks,
-    the answer to one input: a vector, labels with their scores, a span.
+    A part depends on the task: for generated text, it is a sequence's delta of a step (`Formatter`); for other tasks,
+        the answer to one input: a vector, labels with their scores, a span.
 
     Attributes:
         stream: whether `push` returns the pieces of the body; otherwise it returns b"" and `end` the whole body.
@@ -243,14 +145,24 @@ class Formatter(AnswerFormatter[Delta]):
     #: Whether the answer reports its tokens' log-probabilities; if not, they are not computed.
     shows_logprobs: bool = True
 
-    def tokenized(self, prompt_ids: Sequence[list[int]]) -> None:
-        """Told the token ids of each prompt, before the first delta."""
+    #: Whether a prompt that fails has its error in its place, beside the answers to the other prompts (`fail_item`).
+    isolates: bool = False
+
+    def prepared(self, prompt_ids: Sequence[list[int]], *, splits_reasoning: bool) -> None:
+        """Called before the first delta with the token ids of each prompt, and whether reasoning is split off."""
         return
+
+    def fail_item(self, index: int, error: ServingError) -> None:
+        """Take the error of the `index`-th prompt; no delta of it follows. Called only if `isolates` is true."""
+        raise NotImplementedError(f"{type(self).__name__} has no errors of single prompts")
 
 
 @dataclass(frozen=True)
 class Parsed:
-    """A parsed request for text: a `GenerateRequest` for each prompt, and the formatter of the answer."""
+    """A parsed request for text: a `GenerateRequest` for each prompt, and the formatter of the answer.
+
+    Without prompts, the answer is what the formatter's `end` returns: the request only has the model loaded.
+    """
 
     requests: tuple[GenerateRequest, ...]
     formatter: Formatter
@@ -258,21 +170,32 @@ class Parsed:
 
 @dataclass(frozen=True)
 class ParsedTask(Generic[RequestT, PartT]):
-    """A parsed request for something else than text: what the task's handler takes for each input, and the formatter
-    of the answer, which gets a part for each."""
+    """A parsed request for another task than text generation: a request for each input, and the formatter of the
+    answer, which gets a part for each. `priority` is the body's, if it has one.
+    """
 
     requests: tuple[RequestT, ...]
     formatter: AnswerFormatter[PartT]
+    priority: int | None = None
 
 
 #: Reads a request for a task that is not text generation; raises as `Dialect.parse` does.
 TaskParser = Callable[[Input, ModelConfig], ParsedTask[Any, Any]]
+#: Routes for models of any task.
+ANY_TASK_PATH: Final = "/invocations"
+
+
+def parses(operation: str, parser: TaskParser, *tasks: str) -> dict[tuple[str, str], TaskParser]:
+    """The rows of `Dialect.task_parsers` for an operation that models of several tasks answer."""
+    return {(task, operation): parser for task in tasks}
 
 
 class Dialect(abc.ABC):
     """One API. Instances hold no state."""
 
     name: ClassVar[str]
+    #: The API in a sentence; for /openapi.json.
+    summary: ClassVar[str] = ""
     routes: ClassVar[tuple[Route, ...]] = ()
 
     #: Routes of other dialects that this one answers for some models (their `answering_dialect`); for /openapi.json.
@@ -284,8 +207,23 @@ class Dialect(abc.ABC):
     #: Whether answers may be fetched later, by a token (DJL's asynchronous requests).
     defers: ClassVar[bool] = False
 
+    #: The operation whose answers the server keeps (OpenAI's responses); "": none.
+    keeps: ClassVar[str] = ""
+
     #: Whether requests open and close sessions, and may be in one (LMI's stateful sessions).
     has_sessions: ClassVar[bool] = False
+
+    #: The field of a JSON body that names the model, where `model_of` reads no other: "" if there is none. From a large
+    #: body, `model_of` gets this field alone.
+    model_field: ClassVar[str] = ""
+
+    #: The field of a JSON body that says how long its model stays loaded; "" if there is none. From a large body,
+    #: `keep_alive_s` gets this field alone.
+    keep_alive_field: ClassVar[str] = ""
+
+    #: Whether bodies are JSON whatever their Content-Type says, if there is one: curl calls what it sends a form.
+    #: Pages of other sites may send such bodies unasked, so they are refused at each of the server's addresses.
+    any_content_type: ClassVar[bool] = False
 
     #: The version under which this API finds a model that has none.
     unversioned: ClassVar[str] = ""
@@ -305,12 +243,26 @@ class Dialect(abc.ABC):
         """Read a request for another task than text generation, with the parser of `task_parsers`.
 
         Raises:
-            PayloadError, ParameterError: the API has no such requests for models of this task, or as in `parse`.
+            TaskError: the API has no such requests for models of this task.
+            PayloadError, ParameterError: as in `parse`.
         """
         parser = self.task_parsers.get((task, inputs.operation))
         if parser is None:
-            raise PayloadError(f"model {model.name!r} is for {task}, and this path is not")
+            raise self.wrong_task(task, model)
         return parser(inputs, model)
+
+    def wrong_task(self, task: str, model: ModelConfig) -> TaskError:
+        """The refusal of a request for models of another task; it names this model's routes."""
+        of_task = {operation for other, operation in self.task_parsers if other == task}
+        others = {operation for _, operation in self.task_parsers}
+        paths = [
+            route.path
+            for route in (*self.routes, *self.shared)
+            if route.operation in of_task
+            or (task == TEXT_GENERATION and route.kind is Kind.GENERATE and route.operation not in others)
+        ]
+        asked = ", ".join(dict.fromkeys([*paths, ANY_TASK_PATH]))
+        return TaskError(f"model {model.name!r} is for {task}, and this path is not; ask it at {asked}")
 
     def payload(self, inputs: Input) -> Any:
         """The body as a value, for an @input_formatter that takes one. Encoded as JSON, it is a body for `parse`.
@@ -324,6 +276,16 @@ class Dialect(abc.ABC):
         """A copy of the call whose body is this payload, encoded as JSON."""
         return with_json(inputs, encode_json(payload))
 
+    def adapters_of(self, inputs: Input, model: ModelConfig) -> Sequence[str]:
+        """The LoRA adapters that a call names before an @input_formatter has read it: one for each prompt, or one for
+        all; "" and none at all are the base model. Here: what `model_field` names.
+
+        Raises:
+            ParameterError: the model has no such adapter.
+        """
+        named = field_before_parsing(inputs, model, self.model_field) if self.model_field else None
+        return [adapter_of_model(named, model)] if isinstance(named, str) else []
+
     def query(self, inputs: Input, model: QueriedModel) -> Answer:
         """Answer a QUERY route in the worker.
 
@@ -335,7 +297,7 @@ class Dialect(abc.ABC):
 
     def page(
         self, operation: str, server: ServerView, path_values: Mapping[str, str], body: bytes
-    ) -> Answer | Awaitable[Answer]:
+    ) -> Answer | StreamedAnswer | Awaitable[Answer]:
         """Answer a PAGE route in the front end: at once, or after waiting for `load` or `unload`.
 
         Args:
@@ -346,10 +308,23 @@ class Dialect(abc.ABC):
         """
         raise NotImplementedError(f"{self.name} has no pages")
 
-    def answering_dialect(self, operation: str, model: ModelConfig) -> str:
+    def answering_dialect(self, operation: str, model: ModelConfig, task: str, body: bytes) -> str:
         """The name of the dialect that answers a GENERATE or QUERY operation for this model. Where two APIs share a
-        path, an option of the model may choose the other dialect, which has an operation of the same name."""
+        path, the other dialect, which has an operation of the same name, may be chosen by an option of the model, by
+        its task (`ModelStatus.task`) or by the body."""
         return self.name
+
+    def queued(self, body: bytes, context: bytes, model: ModelConfig) -> bytes:
+        """The answer at once to a request whose response is made in the background. Called in a thread of the front
+        end, which does not know the checkpoint.
+
+        Args:
+            context: see `protocol.Call`.
+
+        Raises:
+            PayloadError, ParameterError: as `parse`.
+        """
+        raise NotImplementedError(f"{self.name} keeps no answers")
 
     def model_of(self, body: bytes) -> str | None:
         """The model that a body names, in APIs that choose the model by a field of the body. Called only if several
@@ -357,6 +332,23 @@ class Dialect(abc.ABC):
 
         Raises:
             PayloadError, ParameterError: the body can't be read.
+        """
+        return None
+
+    def keep_alive_s(self, body: bytes) -> float | None:
+        """How many seconds the model stays loaded without a request from this one on, as its body says; `math.inf`: for
+        ever, None: as its settings say.
+
+        Raises:
+            ParameterError: the body says something else.
+        """
+        return None
+
+    def unloading(self, operation: str, body: bytes) -> Answer | None:
+        """The answer to a request that only has its model unloaded, and needs no worker for it; None: it is another.
+
+        Raises:
+            ParameterError: as `keep_alive_s`.
         """
         return None
 
@@ -375,11 +367,22 @@ class Dialect(abc.ABC):
         them, and never `inputs`.
         """
 
+    def waiting_stream(self, operation: str, body: bytes) -> Mapping[str, str] | None:
+        """The headers of the server-sent events that answer a request, if these may begin while its model is loading,
+        with comments as signs of life. None: the answer waits.
+        """
+        return None
+
+    def late_error(self, body: bytes) -> bytes:
+        """The bytes that end such a stream where the answer turns out to be an error; `body` is that of `error`."""
+        return b"data: " + body.strip() + b"\n\n"
+
     def failed_stream_end(
         self, error: ServingError, headers: Mapping[str, str], model: ModelConfig | None = None
     ) -> bytes | None:
-        """The bytes that end a failed stream: `stream_error`'s, if the content type has a place for errors. None: break
-        the connection off, because a client would take any bytes for content."""
+        """The bytes that end a failed stream: `stream_error`'s, if the content type has a place for errors. None: the
+        connection breaks off, because a client would take any bytes for content.
+        """
         kind = media_type(headers.get("content-type", ""))
         return self.stream_error(error, headers, model) if kind in _OF_OBJECTS else None
 

@@ -5,19 +5,20 @@ Runs in the worker. The function is the user's code: an exception in it fails th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from ... import request_io
+from ...compat import request_io
 from ...core.errors import ServingError
 from ...core.types import Delta, Finish, GenerateRequest, Token, TopToken
 from ...formats.json_framing import JSON, JSONLINES, SSE, encode_finite_json
 from .base import Formatter
 
 Shape = Callable[[request_io.TextGenerationOutput], bytes]
-#: From a whole response, or a chunk of a stream, to what is sent: an object, or text as it is.
+#: Maps a whole response, or a chunk of a stream, to an object, or to text that is sent unchanged.
 Reshape = Callable[[Any], Any]
 
 _EVENT: Final = b"data:"
@@ -25,7 +26,7 @@ _EVENT: Final = b"data:"
 
 class ResponseFormatter(Formatter):
     """Calls the user's function with the response that the dialect's own formatter makes: with the whole, or with each
-    chunk of a stream. Of a list of objects, with each of them.
+    chunk of a stream. For a list of objects, it is called with each of them.
 
     Args:
         reshape: the user's function, adapted by `output_formatter.adapt_response_formatter`.
@@ -41,8 +42,8 @@ class ResponseFormatter(Formatter):
         self.keep_alive = inner.keep_alive
         self.shows_logprobs = inner.shows_logprobs
 
-    def tokenized(self, prompt_ids: Sequence[list[int]]) -> None:
-        self._inner.tokenized(prompt_ids)
+    def prepared(self, prompt_ids: Sequence[list[int]], *, splits_reasoning: bool) -> None:
+        self._inner.prepared(prompt_ids, splits_reasoning=splits_reasoning)
 
     def push(self, delta: Delta) -> bytes:
         return self._chunks(self._inner.push(delta))
@@ -55,7 +56,7 @@ class ResponseFormatter(Formatter):
         return self._inner.error(error)
 
     def _chunks(self, data: bytes) -> bytes:
-        """The chunks of a stream, each reshaped in its line or event; what is no JSON ([DONE], comments) as it is."""
+        """The chunks of a stream, each reshaped in its line or event; [DONE] and comments stay as they are."""
         return b"".join(self._line(line) for line in data.splitlines(keepends=True))
 
     def _line(self, line: bytes) -> bytes:
@@ -73,7 +74,7 @@ class ResponseFormatter(Formatter):
     def _reshaped(self, data: bytes) -> bytes:
         response = msgspec.json.decode(data)
         if isinstance(response, list):
-            made: Any = [self._reshape(one) for one in response]
+            made: Any = [self._reshape(element) for element in response]
         else:
             made = self._reshape(response)
         if isinstance(made, str):
@@ -90,7 +91,9 @@ class CustomFormatter(Formatter):
         inner: the dialect's own formatter.
         requests: one for each prompt.
         parameters: as the client sent them.
-        source: what the user's @input_formatter returned, if there is one; the request then has one prompt.
+        tokenizer: transformers' own, which the function finds in the output's input.
+        numbers: gives each prompt its request_id.
+        source: the result of the user's @input_formatter, if there is one; the request then has one prompt.
     """
 
     def __init__(
@@ -101,6 +104,8 @@ class CustomFormatter(Formatter):
         parameters: Mapping[str, Any],
         *,
         tgi_compat: bool,
+        tokenizer: Any = None,
+        numbers: Iterator[int] | None = None,
         source: request_io.RequestInput | None = None,
     ) -> None:
         self._inner = inner
@@ -109,19 +114,22 @@ class CustomFormatter(Formatter):
         self._prompts: list[_Prompt] = []
         #: For each choice, its prompt and the index of its sequence within the prompt.
         self._choices: list[tuple[_Prompt, int]] = []
-        for number, request in enumerate(requests):
+        for request, number in zip(requests, numbers or itertools.count(), strict=False):
             given = source or request_io.TextInput(
-                request_id=number,
                 parameters=dict(parameters),
                 input_text=request.prompt if isinstance(request.prompt, str) else None,
                 output_formatter=shape,
-                tgi_compat=tgi_compat,
+                adapters=request.adapter or None,
             )
+            given.request_id, given.tgi_compat = number, tgi_compat
+            given.server_parameters = given.server_parameters or dict(given.parameters)
+            if isinstance(given, request_io.TextInput):
+                given.tokenizer = given.tokenizer or tokenizer
             prompt = _Prompt(shape, given, number, request.branching.n)
             self._prompts.append(prompt)
             self._choices += [(prompt, index) for index in range(request.branching.n)]
 
-    def tokenized(self, prompt_ids: Sequence[list[int]]) -> None:
+    def prepared(self, prompt_ids: Sequence[list[int]], *, splits_reasoning: bool) -> None:
         for prompt, ids in zip(self._prompts, prompt_ids, strict=True):
             prompt.tokenized(ids)
 
@@ -170,7 +178,7 @@ class _Prompt:
         if finish is not None:
             self._open -= 1
             output.finished = not self._open
-            output.prompt_tokens_details = output.prompt_tokens_details or [_token(one) for one in finish.prefill]
+            output.prompt_tokens_details = output.prompt_tokens_details or [_token(token) for token in finish.prefill]
         output.set_next_token(
             _token(token),
             index,

@@ -20,13 +20,16 @@ from ...core.errors import (
     OverloadedError,
     ParameterError,
     PayloadError,
+    RateLimitError,
     RouteError,
     ServingError,
     TooLargeError,
+    UnauthorizedError,
     UnavailableError,
 )
 
 _TYPES: Final[dict[type[ServingError], str]] = {
+    UnauthorizedError: "UnauthorizedException",
     ForbiddenError: "ForbiddenException",
     RouteError: "ResourceNotFoundException",
     KeptNotFoundError: "ResourceNotFoundException",
@@ -38,6 +41,7 @@ _TYPES: Final[dict[type[ServingError], str]] = {
     HeadTooLongError: "RequestHeaderFieldsTooLargeException",
     PayloadError: "BadRequestException",
     ParameterError: "BadRequestException",
+    RateLimitError: "ThrottlingException",
     OverloadedError: "WlmCapacityException",
     UnavailableError: "ServiceUnavailableException",
 }

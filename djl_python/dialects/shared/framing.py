@@ -17,7 +17,7 @@ _PLACE: Final = uuid.uuid4().hex  # a placeholder that no model's name contains
 
 
 def around(encoded: Callable[[str], bytes]) -> Callable[[str], bytes]:
-    """A faster `encoded`, for objects that differ in one text only: the bytes around the text are encoded once.
+    """A faster `encoded` for objects that differ in one text only: the bytes around the text are encoded once.
 
     Most objects of a stream are like that, and most of their bytes are around the text.
     """
@@ -41,7 +41,7 @@ class FramedFormatter(Formatter):
 
 
 class DoneFormatter(FramedFormatter):
-    """One whose events end with [DONE]: `_done` ends a stream."""
+    """A formatter whose events end with [DONE]: `_done` ends a stream."""
 
     def __init__(self, framing: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(framing, headers)

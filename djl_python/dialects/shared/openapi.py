@@ -6,17 +6,19 @@ Runs in the front end. Not a dialect: it knows `Route` and msgspec, and none of 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
 
 from ... import __version__
+from ...core.access.scopes import Scope
 from ...formats.forms import MULTIPART
+from ...formats.http_rules import phrase_of
 from ...formats.json_framing import JSON, JSONLINES, SSE, encode_json
 from .base import Bodies, Dialect, Kind, Route
+from .typed_body import OTHER_TAG
 
 TEXT: Final = "text/plain"
 
@@ -30,22 +32,39 @@ _INFO: Final = {
     "version": __version__,
     "description": "Language models, and any Python model, over HTTP in several dialects.",
 }
+#: The ways to send an API key: OpenAI's, Anthropic's and Azure's.
+_SECURITY_SCHEMES: Final = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "Authorization: Bearer KEY"},
+    "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+    "api-key": {"type": "apiKey", "in": "header", "name": "api-key"},
+}
+_SERVER: Final = "server"
+_OWN_SUMMARY: Final = "The server itself: health, metrics, models at run time, and the console."
 _WHAT: Final = {"model": "A model's name.", "version": "A model's version."}
 
 
-def openapi(rows: Iterable[Row]) -> bytes:
+def openapi(rows: Iterable[Row], keyless: Collection[Scope] | None = None) -> bytes:
     """The document, as JSON. Routes without a dialect are the server's own pages.
 
-    Rows with the same method and path become one operation, which takes and answers what any of them does.
+    `keyless` are the scopes of routes that need no API key; None: no route needs one.
+
+    Rows with the same method and path become one operation with the union of their bodies.
     """
-    document = _Document(_merged(rows))
+    document = _Document(_merged(rows), set(Scope) if keyless is None else keyless)
+    components: dict[str, Any] = {"schemas": document.components}
+    security: dict[str, Any] = {}
+    if keyless is not None:
+        components["securitySchemes"] = _SECURITY_SCHEMES
+        security = {"security": [{name: []} for name in _SECURITY_SCHEMES]}
     return encode_json(
         {
             "openapi": "3.1.0",
             "info": _INFO,
             "servers": [{"url": "/"}],
+            "tags": document.tags(),
             "paths": document.paths(),
-            "components": {"schemas": document.components},
+            "components": components,
+            **security,
         }
     )
 
@@ -56,13 +75,20 @@ class _Document:
     msgspec gets all types in one call: only then do types of the same name in different modules get different names.
     """
 
-    def __init__(self, rows: Sequence[Row]) -> None:
+    def __init__(self, rows: Sequence[Row], keyless: Collection[Scope]) -> None:
         self._rows = rows
+        self._keyless = keyless
         types = [shape for row in rows for shape in _types(*row)]
         schemas, self.components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+        _show_other_tags([schemas, self.components], self.components)
         self._schemas = {
             id(shape): schema for shape, schema in zip(types, schemas, strict=True)
         }  # not all are hashable
+
+    def tags(self) -> list[dict[str, str]]:
+        """The groups of operations: the dialects, and the server itself."""
+        summaries = {dialect.name: dialect.summary for _, dialect in self._rows if dialect is not None}
+        return [{"name": name, "description": text} for name, text in (summaries | {_SERVER: _OWN_SUMMARY}).items()]
 
     def paths(self) -> dict[str, dict[str, Any]]:
         """Operations by path and method."""
@@ -75,23 +101,32 @@ class _Document:
     def _operation(self, route: Route, method: str, dialect: Dialect | None) -> dict[str, Any]:
         operation: dict[str, Any] = {
             "operationId": "_".join([method.lower(), *re.findall(r"\w+", route.path)]),
-            "tags": [dialect.name if dialect is not None else "server"],
+            "tags": [dialect.name if dialect is not None else _SERVER],
             "responses": {
-                str(status): {"description": HTTPStatus(status).phrase, **self._content(bodies)}
+                str(status): {"description": phrase_of(status), **self._content(bodies)}
                 for status, bodies in sorted(_responses(route, dialect).items())
             },
         }
         if route.summary:
             operation["summary"] = route.summary
+        if route.scope in self._keyless and len(self._keyless) < len(Scope):
+            operation["security"] = []  # without a key
         parameters = [_path_parameter(name) for name in _VARIABLE.findall(route.path)]
         if route.query is not None:
             parameters += self._query_parameters(route)
+        parameters += [
+            {"name": name, "in": "header", "description": what, "schema": {"type": "string"}}
+            for name, what in route.headers.items()
+        ]
         if parameters:
             operation["parameters"] = parameters
         if route.request is not None:
             needed = route.kind is not Kind.PAGE  # a page's body is optional: its path is enough
             content_type = MULTIPART if route.form else JSON
-            operation["requestBody"] = {"required": needed, **self._content({content_type: route.request})}
+            content = self._content({content_type: route.request})
+            if route.example is not None:
+                content["content"][content_type]["example"] = route.example
+            operation["requestBody"] = {"required": needed, **content}
         return operation
 
     def _query_parameters(self, route: Route) -> Iterator[dict[str, Any]]:
@@ -108,31 +143,52 @@ class _Document:
 
     def _media(self, content_type: str, shape: Any) -> dict[str, Any]:
         """The media type object of a body. For a stream of events, OpenAPI's `schema` is that of each event."""
-        schema = _any_of([self._schemas[id(one)] for one in _alternatives(shape) if not isinstance(one, str)])
+        schema = _any_of(
+            [self._schemas[id(alternative)] for alternative in _alternatives(shape) if not isinstance(alternative, str)]
+        )
         if content_type == JSONLINES:
             return {"schema": {"type": "string"}, "x-itemSchema": schema}  # OpenAPI 3.2 has `itemSchema`
         if not content_type.startswith(SSE):
             return {"schema": schema}
-        data = [{"const": one} for one in _alternatives(shape) if isinstance(one, str)]
+        data = [{"const": alternative} for alternative in _alternatives(shape) if isinstance(alternative, str)]
         data.append({"type": "string", "contentMediaType": JSON, "contentSchema": schema})
         return {"schema": {"type": "object", "required": ["data"], "properties": {"data": _any_of(data)}}}
 
 
+def _show_other_tags(schemas: list[Any], components: Mapping[str, Any]) -> None:
+    """Describe structs that stand for all other tags: a discriminator can't."""
+    pending: list[Any] = list(schemas)
+    while pending:
+        at = pending.pop()
+        if isinstance(at, list):
+            pending += at
+        if not isinstance(at, dict):
+            continue
+        pending += at.values()
+        discriminator = at.get("discriminator")
+        if not isinstance(discriminator, dict) or OTHER_TAG not in discriminator["mapping"]:
+            continue
+        del at["discriminator"]
+        name, tags = discriminator["propertyName"], dict(discriminator["mapping"])
+        other = components[tags.pop(OTHER_TAG).rpartition("/")[2]]
+        other["properties"][name] = {"type": "string", "minLength": 1, "not": {"enum": list(tags)}}
+
+
 def _merged(rows: Iterable[Row]) -> list[Row]:
     """One row for each method and path; its summary and dialect are the first row's."""
-    found: dict[tuple[str, str], Row] = {}
+    merged: dict[tuple[str, str], Row] = {}
     for route, dialect in rows:
         key = (route.method, route.path)
-        if key not in found:
-            found[key] = (route, dialect)
+        if key not in merged:
+            merged[key] = (route, dialect)
             continue
-        first, owner = found[key]
+        first, owner = merged[key]
         responses = {status: dict(bodies) for status, bodies in _responses(first, owner).items()}
         for status, bodies in _responses(route, dialect).items():
             known = responses.setdefault(status, {})
             known |= {content_type: _either(known.get(content_type), shape) for content_type, shape in bodies.items()}
-        found[key] = (replace(first, request=_either(first.request, route.request), responses=responses), owner)
-    return list(found.values())
+        merged[key] = (replace(first, request=_either(first.request, route.request), responses=responses), owner)
+    return list(merged.values())
 
 
 def _either(one: Any, other: Any) -> Any:
@@ -154,8 +210,8 @@ def _any_of(schemas: list[Any]) -> Any:
 def _types(route: Route, dialect: Dialect | None) -> Iterator[Any]:
     """Every type that a row names."""
     named = [shape for bodies in _responses(route, dialect).values() for shape in bodies.values()]
-    for shape in (one for one in (route.request, route.query, *named) if one is not None):
-        yield from (one for one in _alternatives(shape) if not isinstance(one, str))
+    for shape in (shape for shape in (route.request, route.query, *named) if shape is not None):
+        yield from (alternative for alternative in _alternatives(shape) if not isinstance(alternative, str))
 
 
 def _responses(route: Route, dialect: Dialect | None) -> Mapping[int, Bodies]:

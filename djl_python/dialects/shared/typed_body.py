@@ -1,4 +1,4 @@
-"""A whole JSON body of nested types: read, or refused with the path of the field, what was expected and what was found.
+"""Reads a JSON body as nested types, or refuses it with the path of the field, the expected and the given value.
 
 Runs in the worker. msgspec's errors are explained from the types themselves, at any depth, so that a bound is written
 once: in the type. Where a type's generated description would confuse, `Meta(extra={"expected": ...})` replaces it.
@@ -16,16 +16,20 @@ from msgspec import inspect
 
 from ...config import ModelConfig
 from ...core.errors import ParameterError, PayloadError
-from .request_body import shown
+from .request_body import first_names, shown
 
 T = TypeVar("T")
 
 _STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
 _PATH: Final = re.compile(r" - at (`key` in )?`\$([^`]*)`$")
 _MISSING: Final = re.compile(r"^Object missing required field `([^`]+)`")
+#: Larger numbers are no integers for msgspec either.
+#: The tag of a union's struct that stands for all tags but the others', and how errors call it.
+OTHER_TAG: Final = "*"
+_OTHER: Final = "another"
+_ABOVE_INTEGERS: Final = 2**63
 _SIMPLE: Final[dict[type, str]] = {
     inspect.BoolType: "true or false",
-    inspect.DictType: "an object",
     inspect.StructType: "an object",
 }
 
@@ -37,25 +41,49 @@ def read_body(body: dict[str, Any], into: type[T], payload: Collection[str] = ()
         payload: top-level fields that are the payload itself rather than parameters.
         strict: whether a string is nothing but a string; otherwise it may stand for a number or a boolean.
 
+    An integer may be written as 28.0.
+
     Raises:
         PayloadError: a field of the payload is missing, has a wrong type or is out of range.
         ParameterError: another field is.
     """
     try:
-        return msgspec.convert(body, into, str_keys=True, strict=strict)
+        try:
+            return msgspec.convert(body, into, str_keys=True, strict=strict)
+        except msgspec.ValidationError as exc:
+            if "got `float`" not in str(exc):
+                raise
+            body = _with_integers(body)
+            return msgspec.convert(body, into, str_keys=True, strict=strict)
     except msgspec.ValidationError as exc:
         field, message = _explain(body, into, str(exc))
         top_level = re.split(r"[.\[]", field, maxsplit=1)[0]
         raise (PayloadError if top_level in payload else ParameterError)(message, field) from exc
 
 
+def _with_integers(body: dict[str, Any]) -> dict[str, Any]:
+    """A copy in which 28.0 is 28: one number in JSON Schema, and in languages where all numbers are floats."""
+    copy = dict(body)
+    pending: list[dict[str, Any] | list[Any]] = [copy]  # no recursion: a body may be nested deeply
+    while pending:
+        at: Any = pending.pop()
+        for key, value in list(at.items() if isinstance(at, dict) else enumerate(at)):
+            if isinstance(value, float) and value.is_integer() and abs(value) < _ABOVE_INTEGERS:
+                at[key] = int(value)
+            elif isinstance(value, dict | list):
+                at[key] = value.copy()
+                pending.append(at[key])
+    return copy
+
+
 def unknown_fields(body: dict[str, Any], into: type, model: ModelConfig) -> list[str]:
-    """The paths of the fields, at any depth, that `into` does not have and `read_body` ignored; nulls don't count.
+    """The paths of the fields, at any depth, that `into` does not have and `read_body` ignored, at most
+    `IGNORED_NAMES`; nulls don't count.
 
     Raises:
         ParameterError: there are some, and option.unknown_parameters=error.
     """
-    names = sorted(set(_known(into).unknown(body)))
+    names = first_names(set(_known(into).unknown(body)))
     if names and model.option.unknown_parameters == "error":
         raise ParameterError(f"{names[0]}: no such field (option.unknown_parameters=error)", names[0])
     return names
@@ -71,8 +99,8 @@ def _type_info(into: type) -> inspect.Type:
 
 def _explain(body: Any, into: type, message: str) -> tuple[str, str]:
     """(field, message) for a message of msgspec's."""
-    found = _PATH.search(message)
-    path, entry, _ = (found[2] if found else "").partition("[...]")
+    match = _PATH.search(message)
+    path, entry, _ = (match[2] if match else "").partition("[...]")
     value, expected, at = body, _type_info(into), ""
     for name, index in _STEP.findall(path):
         expected = _item(expected) if index else _field(expected, name, value)
@@ -82,12 +110,26 @@ def _explain(body: Any, into: type, message: str) -> tuple[str, str]:
     if missing := _MISSING.match(message):
         field = f"{field}.{missing[1]}".removeprefix(".")
         return field, f"{field}: required, expected {_describe(_field(expected, missing[1], value))}"
-    if entry or (found and found[1]):
+    if entry or (match and match[1]):
         # msgspec does not say which entry of a dictionary it was.
-        (entries,) = (one for one in _alternatives(expected) if isinstance(one, inspect.DictType))
+        (entries,) = (
+            alternative for alternative in _alternatives(expected) if isinstance(alternative, inspect.DictType)
+        )
         each = f"each key {_describe(entries.key_type)}, each value {_describe(entries.value_type)}"
         return field, f"{field}: expected an object, {each}"
-    return field, f"{field}: expected {_describe(expected)}, got {shown(value)}"
+    return field, f"{field}: expected {_describe(expected)}, got {_shown_value(value, expected)}"
+
+
+def _shown_value(value: Any, expected: inspect.Type) -> str:
+    """An unexpected value for a message; for a list with too many items, their number."""
+    text = shown(value)
+    limits = [
+        most
+        for alternative in _alternatives(expected)
+        if (most := getattr(alternative, "max_length", None)) is not None
+    ]
+    too_many = isinstance(value, list | dict) and bool(limits) and len(value) > min(limits)
+    return f"{len(value)} items" if too_many and text.endswith("...") else text
 
 
 def _alternatives(type_: inspect.Type) -> tuple[inspect.Type, ...]:
@@ -95,16 +137,18 @@ def _alternatives(type_: inspect.Type) -> tuple[inspect.Type, ...]:
     if isinstance(type_, inspect.Metadata):
         return _alternatives(type_.type)
     if isinstance(type_, inspect.UnionType):
-        return tuple(one for member in type_.types for one in _alternatives(member))
+        return tuple(alternative for member in type_.types for alternative in _alternatives(member))
     return (type_,)
 
 
 def _item(type_: inspect.Type) -> inspect.Type:
-    return next(one.item_type for one in _alternatives(type_) if isinstance(one, inspect.ListType))
+    return next(
+        alternative.item_type for alternative in _alternatives(type_) if isinstance(alternative, inspect.ListType)
+    )
 
 
 def _structs(type_: inspect.Type) -> list[inspect.StructType]:
-    return [one for one in _alternatives(type_) if isinstance(one, inspect.StructType)]
+    return [alternative for alternative in _alternatives(type_) if isinstance(alternative, inspect.StructType)]
 
 
 def _field(type_: inspect.Type, name: str, value: Any) -> inspect.Type:
@@ -128,22 +172,26 @@ def _describe(type_: inspect.Type) -> str:
     return _either(list(_words(type_)))
 
 
+def _tag(tag: Any) -> str:
+    return _OTHER if tag == OTHER_TAG else shown(tag)
+
+
 def _words(type_: inspect.Type) -> Iterator[str]:
     """The words for each alternative."""
     if isinstance(type_, inspect.Metadata):
         expected = (type_.extra or {}).get("expected")
         yield from _words(type_.type) if expected is None else (expected,)
     elif isinstance(type_, inspect.UnionType):
-        structs = [one for one in type_.types if isinstance(one, inspect.StructType)]
-        for one in type_.types:
-            if one not in structs and not isinstance(one, inspect.NoneType):
-                yield from _words(one)
+        structs = [member for member in type_.types if isinstance(member, inspect.StructType)]
+        for member in type_.types:
+            if member not in structs and not isinstance(member, inspect.NoneType):
+                yield from _words(member)
         if len(structs) > 1:
-            yield f"an object whose {structs[0].tag_field} is {_either([shown(one.tag) for one in structs])}"
+            yield f"an object whose {structs[0].tag_field} is {_either([_tag(struct.tag) for struct in structs])}"
         elif structs:
             yield "an object"
     elif isinstance(type_, inspect.LiteralType):
-        yield from map(shown, type_.values)
+        yield from map(_tag, type_.values)
     else:
         yield _word(type_)
 
@@ -160,10 +208,12 @@ def _word(type_: inspect.Type) -> str:
         return _sized("a string", "characters", type_)
     if isinstance(type_, inspect.ListType):
         return f"{_sized('an array', 'items', type_)}, each item {_describe(type_.item_type)}"
+    if isinstance(type_, inspect.DictType):
+        return _sized("an object", "items", type_)
     return _SIMPLE.get(type(type_), "a JSON value")
 
 
-def _sized(what: str, of_what: str, type_: inspect.StrType | inspect.ListType) -> str:
+def _sized(what: str, of_what: str, type_: inspect.StrType | inspect.ListType | inspect.DictType) -> str:
     if type_.min_length:
         what = f"a non-empty {what.split()[1]}"
     return what if type_.max_length is None else f"{what} of at most {type_.max_length} {of_what}"
@@ -190,7 +240,7 @@ class _Fields:
 
 
 class _Known:
-    """The fields of a struct, or of a union of structs by their tag; or of arrays of such."""
+    """The fields of a struct, of a union of structs by their tag, or of arrays of these."""
 
     def __init__(self, structs: list[inspect.StructType]) -> None:
         self._tag_field = structs[0].tag_field if len(structs) > 1 else None
@@ -199,8 +249,10 @@ class _Known:
     @classmethod
     def of(cls, type_: inspect.Type) -> _Known | None:
         """The fields of a type; None if it has no structs."""
-        items = [one.item_type for one in _alternatives(type_) if isinstance(one, inspect.ListType)]
-        structs = [struct for one in (type_, *items) for struct in _structs(one)]
+        items = [
+            alternative.item_type for alternative in _alternatives(type_) if isinstance(alternative, inspect.ListType)
+        ]
+        structs = [struct for part in (type_, *items) for struct in _structs(part)]
         return cls(structs) if structs else None
 
     def unknown(self, value: Any, at: str = "") -> Iterator[str]:

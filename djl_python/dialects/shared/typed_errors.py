@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from ...core.errors import (
     ContextLengthError,
+    ForbiddenError,
     GenerationError,
     HandlerError,
     MethodError,
@@ -22,9 +23,11 @@ from ...core.errors import (
     OverloadedError,
     ParameterError,
     PayloadError,
+    RateLimitError,
     RouteError,
     ServingError,
     TooLargeError,
+    UnauthorizedError,
     UnavailableError,
 )
 from ...formats.json_framing import JSON, SSE, encode_json, encode_sse
@@ -35,7 +38,10 @@ FAILED_DEPENDENCY: Final = 424
 TOO_MANY: Final = 429
 INTERNAL: Final = 500
 #: Errors that keep their own status, because the request is refused before its parameters are read.
-_OWN_STATUS: Final = (RouteError, MethodError, TooLargeError, ModelNotFoundError, ModelNotNamedError)
+KEEP_STATUS: Final = (
+    *(RouteError, MethodError, TooLargeError, ModelNotFoundError, ModelNotNamedError),
+    *(UnauthorizedError, ForbiddenError),
+)
 
 
 class ErrorResponse(msgspec.Struct, frozen=True):
@@ -50,12 +56,15 @@ class ErrorResponse(msgspec.Struct, frozen=True):
 
 def documented_errors(content_type: str) -> dict[int, Bodies]:
     """Every status that `typed_error` gives, for a dialect's `errors`."""
-    return {status: {content_type: ErrorResponse} for status in (400, 404, 405, 413, 415, 422, 424, 429, 431, 500, 503)}
+    return {
+        status: {content_type: ErrorResponse}
+        for status in (400, 401, 403, 404, 405, 413, 415, 422, 424, 429, 431, 500, 503)
+    }
 
 
 def typed_error(error: ServingError) -> tuple[int, ErrorResponse]:
     """HTTP status and body of an error, as TGI's router has them."""
-    if isinstance(error, _OWN_STATUS):
+    if isinstance(error, (*KEEP_STATUS, RateLimitError)):
         return error.status, ErrorResponse(error.message, error.kind)
     if isinstance(error, PayloadError) and error.field is None:  # not JSON, or no object: not even a request
         return error.status, ErrorResponse(error.message, "validation")
@@ -89,11 +98,16 @@ def typed_stream_error(error: ServingError, headers: Mapping[str, str]) -> bytes
     return encode_json(typed_error(error)[1])
 
 
+def too_long(error: ContextLengthError) -> str:
+    """What a client is told of a text that is too long by itself."""
+    return f"`inputs` must have less than {error.limit} tokens. Given: {error.bound}{error.prompt_tokens}"
+
+
 def _validation(error: PayloadError | ParameterError) -> str:
     if not isinstance(error, ContextLengthError):
         return error.message
     if error.max_new_tokens is None:
-        return f"`inputs` must have less than {error.limit} tokens. Given: {error.bound}{error.prompt_tokens}"
+        return too_long(error)
     return (
         f"`inputs` tokens + `max_new_tokens` must be <= {error.limit}. "
         f"Given: {error.prompt_tokens} `inputs` tokens and {error.max_new_tokens} `max_new_tokens`"

@@ -3,5 +3,5 @@
 Runs in the worker; health and errors, in the front end.
 
 - `dialect`: routes, parsing and queries; `types`: bodies and answers as /openapi.json shows them.
-- `parameters`: what generation parameters ask of the engine; `format`: the answer, whole or as events.
+- `parameters`: generation parameters, translated for the engine; `format`: the answer, whole or as events.
 """

@@ -4,27 +4,34 @@ Routes, pages and errors run in the front end, parsing and queries in the worker
 and its router where that is silent. Its clients rely on this: a prompt without `parameters` samples, `POST /` without
 `stream` answers with a list, and every refusal is `{"error", "error_type"}`.
 
-For a model with option.tgi_dialect=mindie, MindIE's dialect answers /generate_stream.
+For a model with option.tgi_dialect=mindie, MindIE's dialect answers /generate_stream. OpenAI's answers vLLM's bodies at
+/tokenize.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import ClassVar, Final
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Final, TypeVar
 
 from ... import __version__
 from ...config import ModelConfig, device_id, has_gpu, workers_of
+from ...core.access.scopes import Scope
 from ...core.errors import ParameterError, ServingError, UnavailableError
+from ...core.text_tasks import TEXT_TASKS
 from ...core.types import Chat, GenerateRequest, TextOptions
 from ...formats.json_framing import JSON, SSE, encode_json
 from ...inputs import Input
-from ..shared.adapters import adapter_named
-from ..shared.base import Answer, Bodies, Dialect, Formatter, Kind, Parsed, QueriedModel, Route, ServerView, TokenSpan
+from ..shared.adapters import adapter_named, field_before_parsing
+from ..shared.base import Answer, Bodies, Dialect, Formatter, Kind, Parsed, Route
 from ..shared.chat.request import ChatRequest, read_chat
+from ..shared.fields.named_model import named_model
+from ..shared.fields.structured_output import refuse_constraints
+from ..shared.fields.telling_fields import has_fields
 from ..shared.request_body import ignored_header, json_object
 from ..shared.typed_body import read_body, unknown_fields
 from ..shared.typed_errors import ErrorResponse, documented_errors, typed_answer, typed_stream_error
+from ..shared.views import QueriedModel, ServerView, TokenSpan
 from . import parameters as rules
 from .format import Shape, StreamFormatter, WholeFormatter
 from .types import (
@@ -35,22 +42,31 @@ from .types import (
     Info,
     SimpleToken,
     StreamResponse,
+    TokenizeRequest,
 )
 from .types import GenerateRequest as GenerateBody
 
 COMPAT, GENERATE, STREAM = "compat_generate", "generate", "generate_stream"
 TOKENIZE, CHAT_TOKENIZE, INFO, HEALTH = "tokenize", "chat_tokenize", "info", "health"
 
+#: Operations that Text Embeddings Inference has at the same paths.
+_OF_TEI: Final = frozenset({COMPAT, TOKENIZE, INFO})
+#: The fields of vLLM's bodies for /tokenize, of which each has one.
+_VLLM_PROMPTS: Final = ("prompt", "messages")
 #: One token of a stream, or the error that ends it early.
+_ADAPTER_FIELD: Final = "parameters.adapter_id"
 _EVENT: Final = (StreamResponse, ErrorResponse)
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
+BodyT = TypeVar("BodyT", bound=TokenizeRequest)
 
 
 class TgiDialect(Dialect):
     """TGI's own routes; /v1 belongs to another dialect."""
 
     name = "tgi"
+    summary = "The API of Hugging Face's Text Generation Inference."
     errors: ClassVar[Mapping[int, Bodies]] = documented_errors(JSON)
+    model_field = "model"
     routes = (
         Route(
             "POST",
@@ -58,6 +74,7 @@ class TgiDialect(Dialect):
             COMPAT,
             summary="Generate, streamed or not as the body says.",
             request=CompatGenerateRequest,
+            example={"inputs": "What is deep learning?"},
             responses={200: {JSON: list[GenerateResponse], SSE: _EVENT}},
         ),
         Route(
@@ -66,6 +83,7 @@ class TgiDialect(Dialect):
             GENERATE,
             summary="Generate.",
             request=GenerateBody,
+            example={"inputs": "What is deep learning?"},
             responses={200: {JSON: GenerateResponse}},
         ),
         Route(
@@ -74,6 +92,7 @@ class TgiDialect(Dialect):
             STREAM,
             summary="Generate, with an event for each token.",
             request=GenerateBody,
+            example={"inputs": "What is deep learning?"},
             responses={200: {SSE: _EVENT}, **documented_errors(SSE)},
         ),
         Route(
@@ -82,7 +101,8 @@ class TgiDialect(Dialect):
             TOKENIZE,
             Kind.QUERY,
             summary="The tokens of a text.",
-            request=GenerateBody,
+            request=TokenizeRequest,
+            example={"inputs": "What is deep learning?"},
             responses={200: {JSON: list[SimpleToken]}},
         ),
         Route(
@@ -92,11 +112,19 @@ class TgiDialect(Dialect):
             Kind.QUERY,
             summary="The tokens of a chat, as the model's template writes it.",
             request=ChatRequest,
+            example={"messages": [{"role": "user", "content": "What is deep learning?"}]},
             responses={200: {JSON: ChatTokenizeResponse}},
         ),
         Route("GET", "/info", INFO, Kind.QUERY, summary="What is served.", responses={200: {JSON: Info}}),
-        Route("GET", "/health", HEALTH, Kind.PAGE, summary="Whether every model can answer.", responses={200: {}}),
-        Route("GET", "/", HEALTH, Kind.PAGE, summary="Whether every model can answer.", responses={200: {}}),
+        *(
+            Route(
+                *("GET", path, HEALTH, Kind.PAGE),
+                summary="Whether every model can answer.",
+                responses={200: {}},
+                scope=Scope.PROBE,
+            )
+            for path in ("/health", "/")
+        ),
     )
 
     def parse(self, inputs: Input, model: ModelConfig) -> Parsed:
@@ -134,23 +162,27 @@ class TgiDialect(Dialect):
             text=TextOptions(stop_sequences=tuple(parameters.stop or ())),
             truncate=parameters.truncate,
             must_fit=True,
-            adapter=adapter_named(parameters.adapter_id, model, "parameters.adapter_id"),
+            adapter=adapter_named(parameters.adapter_id, model, _ADAPTER_FIELD),
             ignored=names,
         )
         return Parsed((wanted,), formatter)
+
+    def adapters_of(self, inputs: Input, model: ModelConfig) -> Sequence[str]:
+        named = field_before_parsing(inputs, model, "parameters", "adapter_id")
+        return [adapter_named(named, model, _ADAPTER_FIELD)]
 
     def query(self, inputs: Input, model: QueriedModel) -> Answer:
         """/info, and the tokens of a text or a chat."""
         if inputs.operation == INFO:
             return Answer(200, encode_json(_info(model)))
         if inputs.operation == CHAT_TOKENIZE:
-            chat = read_chat(json_object(inputs), model.config, must_fit=False).request
+            chat = read_chat(json_object(inputs, model.config), model.config, must_fit=False).request
             assert isinstance(chat.prompt, Chat)
             text = model.render(chat.prompt)
             tokens = _simple_tokens(model.tokenize(text, add_special_tokens=False))  # the template has added them
             headers = {"content-type": JSON, **ignored_header(chat.ignored)}
             return Answer(200, encode_json(ChatTokenizeResponse(tokens, text)), headers)
-        request, ignored = _read(inputs, model.config, GenerateBody)
+        request, ignored = _read(inputs, model.config, TokenizeRequest)
         truncate = None if request.parameters is None else request.parameters.truncate
         rules.check_truncate(truncate, model.config.option)
         spans = model.tokenize(request.inputs)
@@ -166,9 +198,17 @@ class TgiDialect(Dialect):
             return Answer(200, b"", {})
         return typed_answer(UnavailableError("unhealthy"))
 
-    def answering_dialect(self, operation: str, model: ModelConfig) -> str:
-        """At /generate_stream, the dialect that option.tgi_dialect names."""
+    def answering_dialect(self, operation: str, model: ModelConfig, task: str, body: bytes) -> str:
+        """At /generate_stream, the dialect that option.tgi_dialect names; OpenAI's, for vLLM's bodies at /tokenize;
+        TEI's, at the paths that it has too, where the model is for one of its tasks."""
+        if operation == TOKENIZE and has_fields(body, _VLLM_PROMPTS, ("inputs",)):
+            return "openai"
+        if task in TEXT_TASKS and operation in _OF_TEI:
+            return "tei"
         return model.option.tgi_dialect if operation == STREAM else self.name
+
+    def model_of(self, body: bytes) -> str | None:
+        return named_model(body) if body else None  # a page's has none
 
     def error(
         self,
@@ -181,13 +221,19 @@ class TgiDialect(Dialect):
         """A JSON body; at /generate_stream, which always streams, a server-sent event."""
         return typed_answer(error, as_event=operation == STREAM)
 
+    def waiting_stream(self, operation: str, body: bytes) -> Mapping[str, str] | None:
+        return {"content-type": SSE} if operation == STREAM else None
+
     def stream_error(self, error: ServingError, headers: Mapping[str, str], model: ModelConfig | None = None) -> bytes:
         return typed_stream_error(error, headers)
 
 
-def _read(inputs: Input, model: ModelConfig, into: type[GenerateBody]) -> tuple[GenerateBody, list[str]]:
+def _read(inputs: Input, model: ModelConfig, into: type[BodyT]) -> tuple[BodyT, list[str]]:
     """The body, and the names of its unknown fields."""
-    body = json_object(inputs)
+    body = json_object(inputs, model)
+    if isinstance(given := body.get("parameters"), dict):
+        refuse_constraints(given, "parameters.", expected="grammar", served="grammar")
+    refuse_constraints(body, expected="parameters.grammar")
     try:
         request = read_body(body, into, payload=("inputs",))
     except ParameterError as error:
@@ -205,7 +251,7 @@ def _without_effect(parameters: GenerateParameters, model: ModelConfig, *, detai
 
 
 def _compute_type(model: ModelConfig) -> str:
-    """What kind of device runs the model."""
+    """The kind of device that runs the model."""
     return "cpu" if device_id(model.option.device, gpu=has_gpu()) == "-1" else "gpu"
 
 

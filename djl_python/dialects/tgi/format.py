@@ -23,7 +23,7 @@ from .types import BestOfSequence, Details, GenerateResponse, PrefillToken, Stre
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What a request asks for in its answer.
+    """The options of an answer.
 
     Attributes:
         full_text: a prefix for each generated text: the prompt as the client sent it, or nothing.

@@ -17,6 +17,9 @@ from ..shared.fields.structured_output import JsonFormat, JsonObjectFormat, Json
 
 AboveZero = Annotated[float, Meta(gt=0)]
 Share = Annotated[float, Meta(gt=0, le=1)]
+#: Bounds that are only shown: refusals are in the router's words, in its order.
+_OneOrMore = Annotated[int, Meta(extra_json_schema={"minimum": 1})]
+_ZeroOrMore = Annotated[int, Meta(extra_json_schema={"minimum": 0})]
 Grammar = JsonFormat | JsonObjectFormat | JsonSchemaFormat | RegexFormat
 
 
@@ -25,7 +28,7 @@ class GenerateParameters(msgspec.Struct, frozen=True, kw_only=True):
     is not neutral; a request without any `parameters` samples too."""
 
     adapter_id: Annotated[str | None, Meta(description="A LoRA adapter of the model.")] = None
-    best_of: Annotated[int | None, Meta(description="Sequences to draw; the likeliest is answered with.")] = None
+    best_of: Annotated[_OneOrMore | None, Meta(description="Sequences to draw; the likeliest is answered with.")] = None
     decoder_input_details: Annotated[
         bool | None, Meta(description="Return the prompt's tokens too; implies details.")
     ] = None
@@ -42,7 +45,7 @@ class GenerateParameters(msgspec.Struct, frozen=True, kw_only=True):
         AboveZero | None, Meta(description="Penalty for tokens that have been there; 1: none.")
     ] = None
     return_full_text: Annotated[bool | None, Meta(description="Begin the text with the prompt.")] = None
-    seed: Annotated[int | None, Meta(description="Of the random numbers, 0 to 2^64-1.")] = None
+    seed: Annotated[_ZeroOrMore | None, Meta(description="Of the random numbers, 0 to 2^64-1.")] = None
     stop: Annotated[
         list[Annotated[str, Meta(min_length=1)]] | None,
         Meta(description="Generation ends before the first of these texts."),
@@ -51,21 +54,28 @@ class GenerateParameters(msgspec.Struct, frozen=True, kw_only=True):
     top_k: Annotated[
         Annotated[int, Meta(ge=1)] | None, Meta(description="Draw from so many of the likeliest tokens.")
     ] = None
-    top_n_tokens: Annotated[int | None, Meta(description="Alternatives to return with each token.")] = None
+    top_n_tokens: Annotated[_ZeroOrMore | None, Meta(description="Alternatives to return with each token.")] = None
     top_p: Annotated[
         Share | None,
         Meta(description="Draw from the likeliest tokens that have this probability together; 1: from all."),
     ] = None
-    truncate: Annotated[int | None, Meta(description="Keep so many of the prompt's last tokens.")] = None
+    truncate: Annotated[_OneOrMore | None, Meta(description="Keep so many of the prompt's last tokens.")] = None
     typical_p: Annotated[Share | None, Meta(description="Typical decoding's mass; 1: off.")] = None
     watermark: Annotated[bool | None, Meta(description="Accepted, without effect.")] = None
 
 
-class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
+class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A text. `truncate` is the only parameter with an effect."""
+
+    inputs: Annotated[str, Meta(description="The text.")]
+    parameters: GenerateParameters | None = None
+    model: Annotated[str | None, Meta(description="Not TGI's: which of several models answers.")] = None
+
+
+class GenerateRequest(TokenizeRequest, frozen=True, kw_only=True):
     """A prompt and its generation parameters."""
 
-    inputs: Annotated[str, Meta(description="The prompt, not empty.")]
-    parameters: GenerateParameters | None = None
+    inputs: Annotated[str, Meta(description="The prompt, not empty.", extra_json_schema={"minLength": 1})]
 
 
 class CompatGenerateRequest(GenerateRequest, frozen=True, kw_only=True):
@@ -161,7 +171,7 @@ class ChatTokenizeResponse(msgspec.Struct, frozen=True):
 
 
 class Info(msgspec.Struct, frozen=True, kw_only=True):
-    """What is served, and its limits; `engine` is not TGI's."""
+    """The model and its limits; `engine` is not TGI's."""
 
     model_id: str
     model_sha: str | None

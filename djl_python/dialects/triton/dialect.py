@@ -10,15 +10,19 @@ from collections.abc import Awaitable, Iterator, Mapping
 from typing import Any, ClassVar, Final
 
 from ...config import ModelConfig
+from ...core import budgets
+from ...core.access.scopes import Scope
 from ...core.errors import ContextLengthError, GenerationError, HandlerError, ServingError
 from ...formats.json_framing import JSON, SSE, encode_json, encode_sse
 from ...inputs import Input
-from ..shared.base import Answer, Bodies, Dialect, Kind, Parsed, Route, ServerView, retry_header
+from ..shared.base import Answer, Bodies, Dialect, Kind, Parsed, Route, retry_header
 from ..shared.request_body import with_json
+from ..shared.views import ServerView
 from .generate import EVENTS, json_object, parse_generate
 from .infer import BINARY, parse_infer
 from .pages import PAGES
 from .tensors import JSON_LENGTH, split_body
+from .text_tasks import INFER, PARSERS
 from .types import (
     DEFAULT_VERSION,
     TEXT_INPUT,
@@ -49,32 +53,40 @@ def _of_a_model(method: str, suffix: str, *row: Any, **doc: Any) -> Iterator[Rou
         yield Route(method, f"{_MODEL}{version}{suffix}", *row, **doc)
 
 
-def _page(path: str, operation: str, summary: str, answer: Any, method: str = "GET", request: Any = None) -> Route:
-    return Route(method, path, operation, Kind.PAGE, summary, request, {200: {JSON: answer} if answer else {}})
+def _page(path: str, operation: str, summary: str, answer: Any, method: str = "GET", **doc: Any) -> Route:
+    return Route(method, path, operation, Kind.PAGE, summary, responses={200: {JSON: answer}}, **doc)
 
 
 class TritonDialect(Dialect):
     """Triton's HTTP API for text models."""
 
     name = "triton"
+    summary = "Triton's API: text, tensors and the models' metadata."
     unversioned = DEFAULT_VERSION
     routes = (
         *_of_a_model(
             *("POST", "/generate", "generate"),
             summary="Text from a text.",
             request=TritonRequest,
+            example={"text_input": "What is deep learning?"},
             responses={200: {JSON: TritonResponse}},
         ),
         *_of_a_model(
             *("POST", "/generate_stream", "generate_stream"),
             summary="Text from a text, in pieces.",
             request=TritonRequest,
+            example={"text_input": "What is deep learning?"},
             responses={200: {EVENTS: (TritonResponse, TritonError)}},
         ),
         *_of_a_model(
-            *("POST", "/infer", "infer"),
-            summary="Texts from texts, as tensors.",
+            *("POST", "/infer", INFER),
+            summary="Texts from texts, as tensors; or vectors, scores or labels.",
             request=InferRequest,
+            example={
+                "inputs": [
+                    {"name": "text_input", "datatype": "BYTES", "shape": [1], "data": ["What is deep learning?"]}
+                ]
+            },
             responses={200: {JSON: InferResponse, BINARY: Any}},
         ),
         *_of_a_model(
@@ -86,6 +98,7 @@ class TritonDialect(Dialect):
             *("GET", "/ready", "model_ready", Kind.PAGE),
             summary="Whether a model can answer now.",
             responses=_READINESS,
+            scope=Scope.PROBE,
         ),
         *_of_a_model(
             *("GET", "/config", "config", Kind.PAGE),
@@ -99,41 +112,54 @@ class TritonDialect(Dialect):
         ),
         _page("/v2/models/stats", "all_stats", "What every model has answered.", Statistics),
         _page("/v2", "server", "What serves.", ServerMetadata),
-        _page("/v2/health/live", "live", "Whether the server answers at all.", None),
+        Route(
+            *("GET", "/v2/health/live", "live", Kind.PAGE),
+            summary="Whether the server answers, and a new container would not help.",
+            responses=_READINESS,
+            scope=Scope.PROBE,
+        ),
         Route(
             *("GET", "/v2/health/ready", "ready", Kind.PAGE),
             summary="Whether every model can answer now.",
             responses=_READINESS,
+            scope=Scope.PROBE,
         ),
-        _page(f"{_REPOSITORY}/index", "index", "Every model and its state.", list[IndexEntry], "POST", IndexRequest),
+        _page(
+            *(f"{_REPOSITORY}/index", "index", "Every model and its state.", list[IndexEntry], "POST"),
+            request=IndexRequest,
+            example={},
+        ),
         Route(
             *("POST", f"{_REPOSITORY}/models/{{model}}/load", "load", Kind.PAGE),
             summary="Load a model, or load it again.",
             request=LoadRequest,
+            example={},
             responses={200: {}, 403: {JSON: TritonError}},
-            manages=True,
+            scope=Scope.MANAGE,
         ),
         Route(
             *("POST", f"{_REPOSITORY}/models/{{model}}/unload", "unload", Kind.PAGE),
             summary="Take a model out of service.",
             request=UnloadRequest,
+            example={},
             responses={200: {}, 403: {JSON: TritonError}},
-            manages=True,
+            scope=Scope.MANAGE,
         ),
     )
+    task_parsers: ClassVar = PARSERS
     errors: ClassVar[Mapping[int, Bodies]] = {
-        status: {JSON: TritonError} for status in (400, 404, 405, 413, 431, _INTERNAL, 503)
+        status: {JSON: TritonError} for status in (400, 401, 403, 404, 405, 413, 429, 431, _INTERNAL, 503)
     }
 
     def parse(self, inputs: Input, model: ModelConfig) -> Parsed:
         """Read a body of generate, generate_stream or infer."""
-        if inputs.operation == "infer":
+        if inputs.operation == INFER:
             return parse_infer(inputs, model)
         return parse_generate(inputs, model, stream=inputs.operation == "generate_stream")
 
     def payload(self, inputs: Input) -> Any:
         """The JSON of the body, whatever the content-type says, without the binary data that may follow it."""
-        return json_object(split_body(inputs.body, inputs.get_property(JSON_LENGTH))[0])
+        return json_object(split_body(inputs.body, inputs.get_property(JSON_LENGTH))[0], budgets.VALUES.most)
 
     def with_payload(self, inputs: Input, payload: Any) -> Input:
         """A copy of the call with other JSON; the binary data after the JSON, if any, is kept."""

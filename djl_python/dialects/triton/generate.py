@@ -6,29 +6,44 @@ text. The prompt is not repeated unless `exclude_input_in_output` is false.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+import json
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 import msgspec
 
 from ...config import ModelConfig
+from ...core import budgets
 from ...core.errors import ParameterError, PayloadError, ServingError
 from ...core.types import Delta, GenerateRequest, SamplingParams, TextOptions
 from ...formats.json_framing import JSON
+from ...formats.json_size import refuse_excess
 from ...inputs import Input
 from ..shared.base import Parsed
 from ..shared.fields.sampling import DrawFields
 from ..shared.fields.seeds import engine_seed, is_seed
+from ..shared.fields.structured_output import refuse_constraints
 from ..shared.fields.word_lists import excess
 from ..shared.framing import FramedFormatter
 from ..shared.request_body import ignored_header, shown
 from ..shared.typed_body import read_body
-from .types import DEFAULT_MAX_TOKENS, DEFAULT_VERSION, TritonError, TritonParameters, TritonRequest, TritonResponse
+from .types import (
+    DEFAULT_MAX_TOKENS,
+    DEFAULT_VERSION,
+    TEXT_INPUT,
+    TritonError,
+    TritonParameters,
+    TritonRequest,
+    TritonResponse,
+)
 
 EVENTS: Final = "text/event-stream; charset=utf-8"
 
 _FIELDS: Final = frozenset(TritonRequest.__struct_fields__)
 _KNOWN: Final = frozenset(TritonParameters.__struct_fields__)
+#: Parameters that are a text or an array of texts.
+_WORDS: Final = frozenset({"stop", "stop_words", "bad_words"})
 #: Alias -> parameter. The aliases are another backend's names.
 _ALIASES: Final = {
     "max_new_tokens": "max_tokens",
@@ -50,18 +65,20 @@ def parse_generate(inputs: Input, model: ModelConfig, *, stream: bool) -> Parsed
     Raises:
         PayloadError, ParameterError: with the field's path.
     """
-    body = json_object(inputs.body)
-    given = scalars(body.get("parameters"))
+    body = json_object(inputs.body, model.option.max_request_values)
+    _refuse_two_prompts(inputs.body)
+    given = scalars(body.get("parameters"), lists=_WORDS)
     beside = {name: value for name, value in body.items() if name not in _FIELDS}
     request = read_body(body, TritonRequest, payload=("text_input", "id"))
     parameters, ignored = read_parameters(given, beside, model)
     if not stream and parameters.stream:
         ignored.append("stream")
-    generation = generation_of(request.text_input, parameters, ignored)
+    (prompt,) = [request.text_input] if isinstance(request.text_input, str) else request.text_input
+    generation = generation_of(prompt, parameters, ignored)
     formatter = GenerateFormatter(
         model,
         request.id,
-        prompt=request.text_input if parameters.exclude_input_in_output is False else "",
+        prompt=prompt if parameters.exclude_input_in_output is False else "",
         events=stream,
         pieces=stream and parameters.stream is not False,
         headers=ignored_header(generation.ignored),
@@ -69,14 +86,16 @@ def parse_generate(inputs: Input, model: ModelConfig, *, stream: bool) -> Parsed
     return Parsed((generation,), formatter)
 
 
-def json_object(data: bytes) -> dict[str, Any]:
+def json_object(data: bytes, most_values: int) -> dict[str, Any]:
     """A JSON object, whatever the content-type says: Triton does not look at it, and its examples send none.
 
     Raises:
+        TooLargeError: it has more values than `most_values`.
         PayloadError: it is something else.
     """
     if not data.strip():
         raise PayloadError("the request body is empty, expected a JSON object")
+    refuse_excess(data, most_values)
     try:
         body = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
@@ -86,8 +105,27 @@ def json_object(data: bytes) -> dict[str, Any]:
     return body
 
 
-def scalars(parameters: Any) -> dict[str, Any]:
+def _refuse_two_prompts(data: bytes) -> None:
+    """Triton adds an input for each `text_input` that it finds, and refuses a second one; a parser keeps the last.
+
+    Raises:
+        PayloadError: an object of the body has the key twice.
+    """
+    name = f'"{TEXT_INPUT}"'.encode()
+    if data.count(name) > 1:  # elsewhere it may be a value
+        json.loads(data, object_pairs_hook=_with_one_prompt)
+
+
+def _with_one_prompt(pairs: list[tuple[str, Any]]) -> None:
+    if sum(name == TEXT_INPUT for name, _ in pairs) > 1:
+        raise PayloadError(f"{TEXT_INPUT}: given twice", TEXT_INPUT)
+
+
+def scalars(parameters: Any, lists: Collection[str] = ()) -> dict[str, Any]:
     """A `parameters` object without its nulls.
+
+    Args:
+        lists: names of parameters that may be arrays, whose items are not checked here.
 
     Raises:
         PayloadError: it is not an object, or a value is neither string, number nor boolean.
@@ -97,7 +135,7 @@ def scalars(parameters: Any) -> dict[str, Any]:
     if not isinstance(parameters, dict):
         raise PayloadError(f"parameters: expected an object, got {shown(parameters)}", "parameters")
     for name, value in parameters.items():
-        if isinstance(value, dict | list):
+        if isinstance(value, dict) or (isinstance(value, list) and name not in lists):
             field = f"parameters.{name}"
             raise PayloadError(f"{field}: expected a string, a number or a boolean, got {shown(value)}", field)
     return {name: value for name, value in parameters.items() if value is not None}
@@ -110,7 +148,7 @@ def is_parameter(name: str) -> bool:
 
 def takes_no_text(name: str) -> bool:
     """Whether a parameter is a number or a flag."""
-    return is_parameter(name) and _ALIASES.get(name, name) not in ("stop", "stop_words", "bad_words")
+    return is_parameter(name) and name not in _WORDS
 
 
 def read_parameters(
@@ -128,11 +166,23 @@ def read_parameters(
     decided = {_ALIASES.get(name, name) for name in given}
     lost = [name for name, value in beside.items() if value is not None and _ALIASES.get(name, name) in decided]
     values = {**{name: value for name, value in beside.items() if name not in lost}, **given}
-    unknown = [name for name, value in values.items() if name not in _KNOWN and value is not None]
-    if unknown and model.option.unknown_parameters == "error":
-        raise ParameterError(f"{unknown[0]}: no such parameter (option.unknown_parameters=error)", unknown[0])
+    unknown = unknown_parameters(values, model)
     parameters = read_body({name: value for name, value in values.items() if name in _KNOWN}, TritonParameters)
     return parameters, unknown + [name for name in lost if name not in given]
+
+
+def unknown_parameters(values: Mapping[str, Any], model: ModelConfig) -> list[str]:
+    """The unknown names, at most `IGNORED_NAMES`. Nulls don't count.
+
+    Raises:
+        ParameterError: there is one, under option.unknown_parameters=error, or one that restricts the text.
+    """
+    refuse_constraints(values)
+    unknown = (name for name, value in values.items() if name not in _KNOWN and value is not None)
+    names = list(itertools.islice(unknown, budgets.IGNORED_NAMES))
+    if names and model.option.unknown_parameters == "error":
+        raise ParameterError(f"{names[0]}: no such parameter (option.unknown_parameters=error)", names[0])
+    return names
 
 
 def generation_of(prompt: str, parameters: TritonParameters, ignored: list[str]) -> GenerateRequest:
@@ -145,7 +195,7 @@ def generation_of(prompt: str, parameters: TritonParameters, ignored: list[str])
     min_tokens = _either(parameters, "min_length") or 0
     if min_tokens > max_tokens:
         raise ParameterError(f"min_tokens: expected at most max_tokens ({max_tokens}), got {min_tokens}", "min_tokens")
-    seed = _either(parameters, "random_seed")
+    seed = seed_of(parameters)
     if seed is not None and not is_seed(seed):
         raise ParameterError(f"seed: expected a 64-bit integer, got {seed}", "seed")
     sampling: dict[str, Any] = {name: value for name in _SAMPLING if (value := getattr(parameters, name)) is not None}
@@ -161,9 +211,16 @@ def generation_of(prompt: str, parameters: TritonParameters, ignored: list[str])
             **{name: value for name in _TEXT if (value := getattr(parameters, name)) is not None},
         ),
         truncate=parameters.truncate,
+        priority=parameters.priority,
         bad_sequences=_words("bad_words", parameters.bad_words),
         ignored=tuple(sorted(set(ignored))),
     )
+
+
+def seed_of(parameters: TritonParameters) -> int | None:
+    """The seed that the client sent, under either name."""
+    seed: int | None = _either(parameters, "random_seed")
+    return seed
 
 
 def version_of(model: ModelConfig) -> str:
@@ -195,10 +252,10 @@ def _without_effect(parameters: TritonParameters) -> list[str]:
 
 def _words(name: str, words: str | list[str] | None) -> tuple[str, ...]:
     """The given words without empty strings, which ask for nothing, as in TensorRT-LLM's examples."""
-    found = tuple(word for word in ([words] if isinstance(words, str) else words or ()) if word)
-    if wrong := excess(found):
+    kept = tuple(word for word in ([words] if isinstance(words, str) else words or ()) if word)
+    if wrong := excess(kept):
         raise ParameterError(f"{name}: {wrong}", name)
-    return found
+    return kept
 
 
 class GenerateFormatter(FramedFormatter):
@@ -228,7 +285,7 @@ class GenerateFormatter(FramedFormatter):
             model_name=model.name,
             model_version=version_of(model),
             text_output="",
-            id=msgspec.UNSET if request_id is None else request_id,
+            id=request_id or msgspec.UNSET,
         )
         self._held = prompt  # text that has not been written yet
         self._silent = True

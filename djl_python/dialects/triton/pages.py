@@ -5,19 +5,23 @@ Runs in the front end. The repository has the models that are or were registered
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import inspect
 from msgspec.structs import asdict
 
 from ... import __version__
+from ...core import budgets
 from ...core.engine_info import EngineInfo
 from ...core.errors import PayloadError
+from ...core.text_tasks import TEXT_TASKS
 from ...formats.json_framing import encode_json
-from ..shared.base import Answer, ModelStatus, ServerView
+from ..shared.base import Answer
 from ..shared.typed_body import read_body
+from ..shared.views import ModelStatus, ServerView
 from .generate import json_object, version_of
+from .text_tasks import INPUTS, OPTIONAL, OUTPUTS
 from .types import (
     DEFAULT_VERSION,
     TEXT_INPUT,
@@ -58,6 +62,10 @@ _DATA_TYPES: Final[dict[type, str]] = {
     inspect.StrType: "TYPE_STRING",
 }
 
+#: The tensors of models that generate text.
+_TEXT_INPUTS: Final = (TensorMetadata(TEXT_INPUT, "BYTES", [-1]),)
+_TEXT_OUTPUTS: Final = (TensorMetadata(TEXT_OUTPUT, "BYTES", [-1]),)
+
 Page = Callable[[ServerView, Mapping[str, str], bytes], Answer | Awaitable[Answer]]
 
 
@@ -66,7 +74,7 @@ def _server(server: ServerView, values: Mapping[str, str], body: bytes) -> Answe
 
 
 def _live(server: ServerView, values: Mapping[str, str], body: bytes) -> Answer:
-    return _empty(200)
+    return _empty(_UNAVAILABLE if server.lost else 200)
 
 
 def _ready(server: ServerView, values: Mapping[str, str], body: bytes) -> Answer:
@@ -74,7 +82,7 @@ def _ready(server: ServerView, values: Mapping[str, str], body: bytes) -> Answer
 
 
 def _model_ready(server: ServerView, values: Mapping[str, str], body: bytes) -> Answer:
-    return _empty(200 if _selected(server, values).ready else _UNAVAILABLE)
+    return _empty(200 if _selected(server, values).available else _UNAVAILABLE)
 
 
 def _metadata(server: ServerView, values: Mapping[str, str], body: bytes) -> Answer:
@@ -85,8 +93,8 @@ def _metadata(server: ServerView, values: Mapping[str, str], body: bytes) -> Ans
             model.config.name,
             versions,
             _BACKEND,
-            [TensorMetadata(TEXT_INPUT, "BYTES", [-1])],
-            [TensorMetadata(TEXT_OUTPUT, "BYTES", [-1])],
+            list(_inputs(model)),
+            list(_outputs(model)),
         )
     )
 
@@ -99,8 +107,14 @@ def _config(server: ServerView, values: Mapping[str, str], body: bytes) -> Answe
             platform=_BACKEND,
             backend=_BACKEND,
             max_batch_size=0,  # in Triton's sense: shapes have no batch dimension
-            input=[TensorConfig(name=TEXT_INPUT, data_type="TYPE_STRING", dims=[-1]), *_parameter_tensors()],
-            output=[TensorConfig(name=TEXT_OUTPUT, data_type="TYPE_STRING", dims=[-1])],
+            input=[
+                *(
+                    _configured(tensor, optional=tensor.name in OPTIONAL.get(model.task, ()))
+                    for tensor in _inputs(model)
+                ),
+                *([] if model.task in TEXT_TASKS else _parameter_tensors()),
+            ],
+            output=[_configured(tensor) for tensor in _outputs(model)],
             instance_group=[InstanceGroup(name=model.config.name, kind="KIND_AUTO", count=model.workers)],
             model_transaction_policy={"decoupled": False},
             parameters=_engine_parameters(model.engine),
@@ -117,14 +131,14 @@ def _all_stats(server: ServerView, values: Mapping[str, str], body: bytes) -> An
 
 
 def _index(server: ServerView, values: Mapping[str, str], body: bytes) -> Answer:
-    request = read_body(json_object(body) if body.strip() else {}, IndexRequest)
+    request = read_body(json_object(body, budgets.PAGE_VALUES.most) if body.strip() else {}, IndexRequest)
     entries = [_entry(model) for model in server.models]
     entries += [IndexEntry(m.config.name, version_of(m.config), "UNAVAILABLE", "unloaded") for m in server.unloaded]
     return _json([entry for entry in entries if entry.state == "READY" or not request.ready])
 
 
 async def _load(server: ServerView, values: Mapping[str, str], body: bytes) -> Answer:
-    request = read_body(json_object(body) if body.strip() else {}, LoadRequest)
+    request = read_body(json_object(body, budgets.PAGE_VALUES.most) if body.strip() else {}, LoadRequest)
     for name in request.parameters or {}:
         field = f"parameters.{name}"
         raise PayloadError(f"{field}: a model is loaded with the files and settings that it was found with", field)
@@ -133,7 +147,7 @@ async def _load(server: ServerView, values: Mapping[str, str], body: bytes) -> A
 
 
 async def _unload(server: ServerView, values: Mapping[str, str], body: bytes) -> Answer:
-    read_body(json_object(body) if body.strip() else {}, UnloadRequest)
+    read_body(json_object(body, budgets.PAGE_VALUES.most) if body.strip() else {}, UnloadRequest)
     await server.unload(values["model"])
     return _empty(200)
 
@@ -178,13 +192,29 @@ def _entry(model: ModelStatus) -> IndexEntry:
         return IndexEntry(name, version, "READY", "")
     if model.failed:
         return IndexEntry(name, version, "UNAVAILABLE", "it failed to load")
+    if model.unloaded:
+        return IndexEntry(name, version, "UNAVAILABLE", "unloaded until a request names it")
     return IndexEntry(name, version, "LOADING", "")
 
 
 def _engine_parameters(engine: EngineInfo | None) -> dict[str, ModelParameter]:
-    """What runs the model, as far as it is known."""
+    """The engine of the model, as far as it is known."""
     known = {} if engine is None else asdict(engine)
     return {name: ModelParameter(str(value)) for name, value in known.items()}
+
+
+def _inputs(model: ModelStatus) -> Sequence[TensorMetadata]:
+    return INPUTS.get(model.task, _TEXT_INPUTS)
+
+
+def _outputs(model: ModelStatus) -> Sequence[TensorMetadata]:
+    """The outputs; a model whose task has no tensors has none."""
+    return OUTPUTS.get(model.task, () if model.task in TEXT_TASKS else _TEXT_OUTPUTS)
+
+
+def _configured(tensor: TensorMetadata, *, optional: bool = False) -> TensorConfig:
+    data_type = "TYPE_STRING" if tensor.datatype == "BYTES" else f"TYPE_{tensor.datatype}"
+    return TensorConfig(name=tensor.name, data_type=data_type, dims=tensor.shape, optional=optional)
 
 
 def _parameter_tensors() -> list[TensorConfig]:
@@ -203,7 +233,7 @@ def _kind(kind: inspect.Type) -> type | None:
     if isinstance(kind, inspect.Metadata):
         return _kind(kind.type)
     if isinstance(kind, inspect.UnionType):
-        return next((found for member in kind.types if (found := _kind(member)) is not None), None)
+        return next((member_kind for member in kind.types if (member_kind := _kind(member)) is not None), None)
     return type(kind) if type(kind) in _DATA_TYPES else None
 
 

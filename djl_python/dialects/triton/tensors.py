@@ -6,6 +6,7 @@ followed by its content.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import struct
@@ -13,9 +14,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ...core.budgets import SEQUENCES
 from ...core.errors import PayloadError
+from ..shared.fields.sequence_limits import excess_sequences
 from ..shared.request_body import shown
-from .types import InputTensor
+from .types import TEXT_INPUT, InputTensor
 
 #: Header that says where the JSON ends and the binary data begins, in requests and in answers.
 JSON_LENGTH: Final = "inference-header-content-length"
@@ -63,7 +66,8 @@ def split_body(body: bytes, json_length: str | None) -> tuple[bytes, bytes]:
 
 
 def read_tensors(inputs: Sequence[InputTensor], binary: bytes) -> dict[str, Tensor]:
-    """The tensors of a request, by name. Those with a `binary_data_size` take the binary data, in their order.
+    """The tensors of a request, by name. None has more elements than there can be prompts. Those with a
+    `binary_data_size` take the binary data, in their order.
 
     Raises:
         PayloadError: with the path of the tensor, and what was expected.
@@ -74,16 +78,21 @@ def read_tensors(inputs: Sequence[InputTensor], binary: bytes) -> dict[str, Tens
         field = f"inputs[{index}]"
         if described.name in tensors:
             raise PayloadError(f"{field}.name: there is another tensor {described.name}", f"{field}.name")
+        expected = math.prod(described.shape)
+        if described.name == TEXT_INPUT and (wrong := excess_sequences(expected)):
+            raise PayloadError(f"{TEXT_INPUT}: {wrong}", TEXT_INPUT)
+        if wrong := SEQUENCES._replace(of="elements").excess(expected):
+            raise PayloadError(f"{field}.shape: {wrong}", f"{field}.shape")
         size = (described.parameters or {}).get(BINARY_SIZE)
         if size is None:
-            values = _from_json(described, field)
+            values = _from_json(described, field, expected)
         else:
-            values = _from_binary(described, _slice(binary, offset, size, field), field)
+            values = _from_binary(described, _slice(binary, offset, size, field), field, expected)
             offset += int(size)
-        expected = math.prod(described.shape)
         if len(values) != expected:
+            got = f"at least {len(values)}" if len(values) > expected else len(values)
             raise PayloadError(
-                f"{field}: expected {expected} elements, as its shape {described.shape} says, got {len(values)}", field
+                f"{field}: expected {expected} elements, as its shape {described.shape} says, got {got}", field
             )
         tensors[described.name] = Tensor(described.name, described.datatype, tuple(described.shape), values)
     if offset != len(binary):
@@ -97,6 +106,11 @@ def encode_texts(texts: Sequence[str]) -> bytes:
     return b"".join(part for data in encoded for part in (_LENGTH.pack(len(data)), data))
 
 
+def encode_floats(values: Sequence[float]) -> bytes:
+    """The binary form of an FP32 tensor."""
+    return struct.pack(f"<{len(values)}f", *values)
+
+
 def _slice(binary: bytes, offset: int, size: Any, field: str) -> bytes:
     left = len(binary) - offset
     if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= left:
@@ -105,11 +119,14 @@ def _slice(binary: bytes, offset: int, size: Any, field: str) -> bytes:
     return binary[offset : offset + size]
 
 
-def _from_json(described: InputTensor, field: str) -> tuple[Any, ...]:
+# Both read at most one element more than expected, which shows that there are too many.
+
+
+def _from_json(described: InputTensor, field: str, expected: int) -> tuple[Any, ...]:
     if described.data is None:
         what = "shared memory is not served" if "shared_memory_region" in (described.parameters or {}) else "required"
         raise PayloadError(f"{field}.data: {what}, expected an array of {described.datatype}", f"{field}.data")
-    values = tuple(_flat(described.data))
+    values = tuple(itertools.islice(_flat(described.data), expected + 1))
     for value in values:
         if not _fits(value, described.datatype):
             raise PayloadError(f"{field}.data: expected {described.datatype}, got {shown(value)}", f"{field}.data")
@@ -117,7 +134,7 @@ def _from_json(described: InputTensor, field: str) -> tuple[Any, ...]:
 
 
 def _flat(data: list[Any]) -> Iterator[Any]:
-    """What the lists hold. By no recursion: JSON may be nested deeper than Python's functions."""
+    """The elements of nested lists. Without recursion: JSON may be nested deeper than Python's stack."""
     inside = [iter(data)]
     while inside:
         for item in inside[-1]:
@@ -141,13 +158,13 @@ def _fits(value: Any, datatype: str) -> bool:
     return isinstance(value, int) and low <= value < high
 
 
-def _from_binary(described: InputTensor, data: bytes, field: str) -> tuple[Any, ...]:
+def _from_binary(described: InputTensor, data: bytes, field: str, expected: int) -> tuple[Any, ...]:
     if described.datatype == "BYTES":
-        return tuple(_texts(data, field))
+        return tuple(itertools.islice(_texts(data, field), expected + 1))
     layout = struct.Struct("<" + _FORMATS[described.datatype])
     if len(data) % layout.size:
         raise PayloadError(f"{field}: {len(data)} bytes are no whole number of {described.datatype}", field)
-    return tuple(value for (value,) in layout.iter_unpack(data))
+    return tuple(value for (value,) in itertools.islice(layout.iter_unpack(data), expected + 1))
 
 
 def _texts(data: bytes, field: str) -> Iterator[str]:

@@ -11,14 +11,18 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from ...core import budgets
+from ...core.turns.precedence import MAX_PRIORITY
+
 DEFAULT_MAX_TOKENS: Final = 30
-#: The version that a model without one is shown with.
+#: The version shown for a model without one.
 DEFAULT_VERSION: Final = "1"
 TEXT_INPUT: Final = "text_input"
 TEXT_OUTPUT: Final = "text_output"
 
 Scalar = str | int | float | bool
 _Text = Annotated[str, Meta(min_length=1, description="The prompt.")]
+_OneText = Annotated[list[_Text], Meta(min_length=1, max_length=1, description="The prompt, as a tensor of shape [1].")]
 _MaxTokens = Annotated[int, Meta(ge=1, description=f"Tokens to generate at most; {DEFAULT_MAX_TOKENS} if absent.")]
 _MinTokens = Annotated[int, Meta(ge=0, description="Tokens to generate at least.")]
 _Seed = Annotated[int, Meta(description="A 64-bit integer; drawn if absent.")]
@@ -54,6 +58,7 @@ class TritonParameters(msgspec.Struct, frozen=True, kw_only=True):
     repetition_penalty: Annotated[float, Meta(gt=0)] | None = None
     presence_penalty: _Penalty | None = None
     frequency_penalty: _Penalty | None = None
+    priority: Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY, description="Lower goes first.")] | None = None
     truncate: Annotated[int, Meta(ge=1, description="Keep this many tokens of the prompt's end.")] | None = None
     skip_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
@@ -66,8 +71,8 @@ class TritonParameters(msgspec.Struct, frozen=True, kw_only=True):
 class TritonRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A prompt and its generation parameters. Further properties are parameters too; `parameters` overrides them."""
 
-    text_input: _Text
-    id: Annotated[str, Meta(description="Comes back in the answer.")] | None = None
+    text_input: _Text | _OneText
+    id: Annotated[str, Meta(description="Comes back in the answer, unless it is empty.")] | None = None
     parameters: TritonParameters | None = None
 
 
@@ -91,11 +96,15 @@ class TritonError(msgspec.Struct, frozen=True):
 Datatype = Literal[
     "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64", "BYTES"
 ]
-Shape = list[Annotated[int, Meta(ge=0)]]
+Shape = Annotated[list[Annotated[int, Meta(ge=0)]], Meta(max_length=budgets.TENSOR_DIMENSIONS.most)]
+
+
+#: The required tensor.
+_TEXT_TENSOR: Final = {"properties": {"name": {"const": TEXT_INPUT}, "datatype": {"const": "BYTES"}}}
 
 
 class InputTensor(msgspec.Struct, frozen=True, kw_only=True):
-    """`text_input` (BYTES), or a parameter under its name."""
+    """`text_input` (BYTES), or a parameter under its name; `text_pair` (BYTES) of models that compare or classify."""
 
     name: str
     shape: Shape
@@ -107,7 +116,7 @@ class InputTensor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestedOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """`text_output`, as JSON or, with the parameter binary_data, as binary."""
+    """`text_output`, or what else the model has, as JSON or, with the parameter binary_data, as binary."""
 
     name: str
     parameters: dict[str, Scalar] | None = None
@@ -116,24 +125,27 @@ class RequestedOutput(msgspec.Struct, frozen=True, kw_only=True):
 class InferRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Prompts as a tensor."""
 
-    inputs: Annotated[list[InputTensor], Meta(min_length=1)]
+    inputs: Annotated[
+        list[InputTensor],
+        Meta(min_length=1, max_length=budgets.TENSORS.most, extra_json_schema={"contains": _TEXT_TENSOR}),
+    ]
     id: str | None = None
     parameters: Annotated[dict[str, Scalar], Meta(description="See TritonParameters.")] | None = None
-    outputs: list[RequestedOutput] | None = None
+    outputs: Annotated[list[RequestedOutput], Meta(max_length=budgets.TENSORS.most)] | None = None
 
 
 class OutputTensor(msgspec.Struct, frozen=True, kw_only=True):
-    """The texts, in the shape of `text_input`."""
+    """The texts, in the shape of `text_input`; or the results of a model that generates none, row by row."""
 
     name: str
     datatype: Datatype
     shape: Shape
     parameters: dict[str, Scalar] | UnsetType = UNSET
-    data: list[str] | UnsetType = UNSET
+    data: list[str | float] | UnsetType = UNSET
 
 
 class InferResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """Texts as a tensor."""
+    """Texts, vectors, scores or labels as tensors."""
 
     model_name: str
     model_version: str

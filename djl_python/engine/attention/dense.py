@@ -14,11 +14,13 @@ def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, how: Atte
 
     Args:
         mask: (S, 1, queries, keys), true where a query may look; it includes the window, so `how.window` is ignored.
+            Or (S, heads, queries, keys), what is added to scores of heads that have keys of their own, where `how` has
+            neither a softcap nor sinks: it includes `how.distance_bias`.
     """
     sequences, heads, queries, size = query.shape
     kv_heads = key.shape[1]
-    # No call is told of groups: a GPU's kernels that take masks don't know them, and what torch does instead copies
-    # keys and values for every query head. A group's queries lie side by side, as queries of its one key head.
+    # No call gets groups: a GPU's kernels with masks don't support them, and torch's fallback copies keys and values
+    # for every query head. A group's queries lie side by side, as queries of its one key head.
     grouped = query.reshape(sequences, kv_heads, -1, size)
     if how.softcap or how.sinks is not None:
         scores = (grouped @ key.transpose(2, 3)).float().view(sequences, heads, queries, -1) * how.scaling
@@ -37,7 +39,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, how: Atte
 
 
 def _weights(scores: Tensor, mask: Tensor, how: AttentionParams) -> Tensor:
-    """What each value counts: (S, heads, queries, keys), of scores of the same shape."""
+    """The weight of each value: (S, heads, queries, keys), from scores of the same shape."""
     if how.softcap:
         scores = torch.tanh(scores / how.softcap) * how.softcap
     scores = scores.masked_fill(~mask, float("-inf"))

@@ -1,8 +1,8 @@
 """Our attention in transformers' table of attention functions. Runs in the engine process.
 
 transformers' models look their attention up by name. Under the name `PAGED` they find `paged_attention`, which passes
-each call on to the function of the `answering` context that the model runs in: one that reads and writes a paged cache,
-or one that observes a model while it is opened.
+each call to the function of the current `answering` context: one that reads and writes a paged cache, or one that
+observes a model while it is opened.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class AttentionFunction(Protocol):
         Args:
             module: the attention layer.
             query: (1, heads, T, key_dim); key, value: (1, kv_heads, T, dim): this step's tokens, flat.
-            mask: what the model made of `AttentionMaskInterface`'s function for `PAGED`, or a mask of its own.
-            others: what else the model passes to every attention.
+            mask: the result of `AttentionMaskInterface`'s function for `PAGED`, or the model's own mask.
+            others: further arguments that the model passes to every attention.
         """
         ...
 

@@ -33,9 +33,12 @@ class AttentionParams:
 
     Attributes:
         sinks: (heads,) scores that take part in the softmax without a key or a value.
+        distance_bias: (heads, distances) what is added to a score by how many tokens its key is before its query; the
+            last is for all greater distances. None: nothing.
     """
 
     scaling: float
     window: int
     softcap: float
     sinks: Tensor | None
+    distance_bias: Tensor | None = None

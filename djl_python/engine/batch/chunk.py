@@ -8,8 +8,8 @@ from .sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
-    """The next `length` tokens of `sequence`: uncomputed ones, then `drafts`, guesses of what follows them."""
+class SequenceChunk:
+    """The next `length` tokens of `sequence`: uncomputed ones, then `drafts`, which guess the following tokens."""
 
     sequence: Sequence
     length: int
@@ -19,6 +19,11 @@ class Chunk:
     def completes(self) -> bool:
         """Whether the last position's logits will give a new token."""
         return self.length - len(self.drafts) == self.sequence.remaining
+
+    @property
+    def encoder_length(self) -> int:
+        """How many of its positions, the first ones, are before the decoder's tokens."""
+        return min(max(self.sequence.decoder_start - self.sequence.computed, 0), self.length)
 
     @property
     def tokens(self) -> list[int]:

@@ -1,12 +1,12 @@
-"""Which cache block holds what: allocation, sharing by content, eviction. Runs in the engine process; no tensors.
+"""The blocks of the KV cache: allocation, sharing by content, eviction. Runs in the engine process; no tensors.
 
 A block holds the keys and values of `block_size` tokens in every layer. A full block is *sealed*: it is found by its
-content (the tokens and images in it and everything before them), shared by every sequence with the same prefix, and
-kept (*at rest*) after its last user until its room is needed (least recently used first).
+    content (its tokens and images and everything before them), shared by every sequence with the same prefix, and kept
+    (*at rest*) after its last user until its memory is needed (least recently used first).
 
-Where a block's memory is only taken when it is first used, new memory takes time and is missing elsewhere. So while
-hardly any resting block is asked for again, the oldest of them is evicted before new memory is taken. The names of
-evicted blocks are kept for a while, to notice when one of them is asked for after all.
+Where a block's memory is taken on first use, new memory takes time and is missing elsewhere. So while resting blocks
+are hardly ever used again, the oldest is evicted before new memory is taken. The names of evicted blocks are kept for a
+while, to notice when one of them would have been used after all.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from typing import Final
 from .sequence import Content, Sequence
 from .state_slots import StateSlots
 
-# The names of what precedes a sequence: with long-context RoPE, keys differ from the first token on.
+# The names of empty prefixes: with long-context RoPE, keys differ from the first token on.
 _ROOT: Final = 0
 _LONG_ROPE_ROOT: Final = 1
-# New memory is taken until this many blocks have come to rest, even if none of them was asked for again, ...
-_FREE_GROWTH: Final = 448
+#: New memory is taken until this many blocks have come to rest, even if none of them was asked for again, ...
+FREE_GROWTH: Final = 448
 # ... and this many more for each one that was.
 _GROWTH_PER_HIT: Final = 16
-# This many tokens are computed about as fast as none: a state after fewer isn't worth its memory.
-_WORTH_SAVING: Final = 128
-# When this many blocks have come to rest, the counts are halved, so that old ones weigh less.
-_DECAY_AFTER: Final = 2048
+#: This many tokens are computed about as fast as none: a state after fewer isn't worth its memory.
+WORTH_SAVING: Final = 128
+#: When this many blocks have come to rest, the counts are halved, so that old ones weigh less.
+DECAY_AFTER: Final = 2048
 
 
 class OutOfBlocksError(Exception):
@@ -92,10 +92,8 @@ class BlockManager:
 
         At least the last token is left to compute: its logits are wanted.
         """
-        known = self._lookup(sequence)
-        shared = known if self._states is None else self._with_state(self._states, sequence, known)
-        resting = sum(1 for block in shared if self._users[block] == 0)
-        if self.blocks_for(len(sequence.tokens)) - len(shared) > self.available - resting:
+        known, shared, resting = self._shareable(sequence)
+        if not self._fits(sequence, shared, resting):
             return False
         self._asked += resting + self._count_evicted(sequence, shared)
         for block in shared:
@@ -105,7 +103,27 @@ class BlockManager:
         sequence.computed = len(shared) * self.block_size
         if self._states is not None:
             self._begin_with_state(self._states, sequence, len(known))
+        if not sequence.generated:
+            cached = sequence.computed
+            sequence.cached = cached if sequence.cached is None else min(sequence.cached, cached)
         return True
+
+    def has_room_for(self, sequence: Sequence) -> bool:
+        """Whether `admit` would return True."""
+        _, shared, resting = self._shareable(sequence)
+        return self._fits(sequence, shared, resting)
+
+    def _shareable(self, sequence: Sequence) -> tuple[list[int], list[int], int]:
+        """The blocks of a sequence's longest known prefix, those of them that it can begin with, and how many of these
+        no sequence uses.
+        """
+        known = self._lookup(sequence)
+        shared = known if self._states is None else self._with_state(self._states, sequence, known)
+        return known, shared, sum(1 for block in shared if self._users[block] == 0)
+
+    def _fits(self, sequence: Sequence, shared: list[int], resting: int) -> bool:
+        """Whether there are blocks for all tokens of a sequence beside `shared`, of which `resting` are unused."""
+        return self.blocks_for(len(sequence.tokens)) - len(shared) <= self.available - resting
 
     def extend(self, sequence: Sequence, tokens: int) -> None:
         """Make room for the sequence's first `tokens` tokens.
@@ -128,7 +146,7 @@ class BlockManager:
             known = self._known.get(key)
             if known is None:
                 self._register(block, key)
-            else:  # computed twice at the same time: this copy is not registered, but what follows gets the same name
+            else:  # computed twice at the same time: this copy is not registered, but the next block gets the same name
                 self._serial_of[block] = known[0]
             sequence.sealed += 1
         if self._states is not None:
@@ -168,7 +186,7 @@ class BlockManager:
         sequence.computed = 0
         if self._states is not None:
             self._states.release(sequence)
-        if self._rested > _DECAY_AFTER:
+        if self._rested > DECAY_AFTER:
             self._rested //= 2
             self._asked //= 2
 
@@ -190,16 +208,16 @@ class BlockManager:
     def _follow(
         self, names: Mapping[tuple[int, Content], tuple[int, int]], sequence: Sequence, before: list[int]
     ) -> list[int]:
-        """The sequence's blocks after `before`, as far as `names` has their content."""
+        """The blocks after `before` whose content `names` has."""
         if sequence.wants_prompt_logprobs:  # every position has to be computed
             return []
         size, blocks = self.block_size, []
         parent = self._serial_of[before[-1]] if before else _root(sequence)
         for start in range(len(before) * size, len(sequence.tokens) - size, size):
-            found = names.get((parent, sequence.content(start, start + size)))
-            if found is None:
+            entry = names.get((parent, sequence.content(start, start + size)))
+            if entry is None:
                 break
-            parent, block = found
+            parent, block = entry
             blocks.append(block)
         return blocks
 
@@ -208,9 +226,9 @@ class BlockManager:
         size, parent = self.block_size, self._serial_of[known[-1]] if known else _root(sequence)
         first = len(known) * size
         for end in range(min(first + size, len(sequence.tokens)) - 1, first, -1):
-            found = self._known.get((parent, sequence.content(first, end)))
-            if found is not None and states.has(found[0]) and not sequence.wants_prompt_logprobs:
-                return [*known, found[1]]
+            entry = self._known.get((parent, sequence.content(first, end)))
+            if entry is not None and states.has(entry[0]) and not sequence.wants_prompt_logprobs:
+                return [*known, entry[1]]
         return known[: next((n for n in range(len(known), 0, -1) if states.has(self._serial_of[known[n - 1]])), 0)]
 
     def _begin_with_state(self, states: StateSlots, sequence: Sequence, known: int) -> None:
@@ -227,7 +245,7 @@ class BlockManager:
             else:
                 states.begin_with(sequence, self._serial_of[last])
         stops = sorted({known * size, whole * size})
-        sequence.stops = tuple(stop for stop in stops if stop >= sequence.computed + _WORTH_SAVING)
+        sequence.stops = tuple(stop for stop in stops if stop >= sequence.computed + WORTH_SAVING)
 
     def _register(self, block: int, key: tuple[int, Content]) -> None:
         """Make a block findable by its content."""
@@ -261,7 +279,7 @@ class BlockManager:
     @property
     def _may_grow(self) -> bool:
         """Whether resting blocks are asked for often enough to be worth new memory."""
-        return self._rested <= _FREE_GROWTH + _GROWTH_PER_HIT * self._asked
+        return self._rested <= FREE_GROWTH + _GROWTH_PER_HIT * self._asked
 
     def _evict(self) -> int:
         block, _ = self._unused_sealed.popitem(last=False)
@@ -274,4 +292,5 @@ class BlockManager:
 
 
 def _root(sequence: Sequence) -> int:
-    return _LONG_ROPE_ROOT if sequence.long_rope else _ROOT
+    root = _LONG_ROPE_ROOT if sequence.long_rope else _ROOT
+    return root - 2 * sequence.adapter_number  # below all serials: each adapter has keys and values of its own

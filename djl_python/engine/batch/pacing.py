@@ -9,9 +9,9 @@ that follow them.
 The usual step is a decode-only step. If prompts come faster than they are read at that pace, nearly every step has
 prefill, and the usual step becomes such a step: the pace quickens, instead of leaving the batch half empty.
 
-Of many prompts at once, the last waits longer for its first token than if all decoding stood still, in simulations by a
-third. But sequences that begin one after the other also end so, and those that follow them do not have to queue again.
-So many prompts are read only a little faster than few.
+When many prompts come at once, the last waits longer for its first token than if all decoding stood still, in
+simulations by a third. But sequences that begin one after the other also end so, and those that follow them do not have
+to queue again. So many prompts are read only a little faster than few.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from .chunk import Chunk
+from .chunk import SequenceChunk
 from .sequence import Sequence
 
 
@@ -44,11 +44,11 @@ class StateSpan:
 
 
 class StateSlots:
-    """Slots for the sequences of a batch, and for saved states, of which the least recently used are evicted first.
+    """Slots for the sequences of a batch, and for saved states; the least recently used are evicted first.
 
     Args:
         sequences: how many a batch has at most.
-        saved: how many states are kept at most.
+        saved: most saved states.
     """
 
     def __init__(self, sequences: int, saved: int) -> None:
@@ -108,7 +108,7 @@ class StateSlots:
 
     # ------------------------------------------------------------------------------- for the runner
 
-    def spans(self, chunks: list[Chunk]) -> list[StateSpan]:
+    def spans(self, chunks: list[SequenceChunk]) -> list[StateSpan]:
         """The slots for the chunks of a step, in their order."""
         read = self._sources
         of_chunks = [self._by_sequence.setdefault(chunk.sequence.id, _SequenceSlots()) for chunk in chunks]
@@ -120,15 +120,15 @@ class StateSlots:
             own.tokens = chunk.sequence.computed + chunk.length
             if own.slot is None:
                 own.slot = self._free.pop()
-        found = []
+        spans = []
         for chunk, own, source in zip(chunks, of_chunks, sources, strict=True):
             first = chunk.sequence.computed
             for stop in chunk.sequence.stops:
                 if first < stop <= own.tokens and self._make_room(read):
                     own.saving.append((stop, self._free.pop()))
             assert own.slot is not None
-            found.append(StateSpan(source, own.slot, [(stop - first, slot) for stop, slot in own.saving]))
-        return found
+            spans.append(StateSpan(source, own.slot, [(stop - first, slot) for stop, slot in own.saving]))
+        return spans
 
     @property
     def _sources(self) -> set[int | None]:

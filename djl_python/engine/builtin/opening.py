@@ -14,17 +14,16 @@ from msgspec.structs import replace
 from ...config import has_gpu
 from ..devices.free_memory import available_bytes, cpu_cache_bytes
 from ..devices.offloading import offloads
-from ..interface import Progress
-from ..native.library import begin_building, lacking
-from ..native.prefault import PrefaultedRegions, begin_prefault
+from ..interface import ProbeIds, Progress
+from ..native.api import PrefaultedRegions, begin_building, begin_prefault, lacking
 from ..settings import BuiltInSettings
 
 if TYPE_CHECKING:
     from .paged_batch import PagedRollingBatch
 
 
-def open_batch(settings: BuiltInSettings, progress: Progress) -> PagedRollingBatch:
-    """Open the built-in engine; `RollingBatch.__init__` describes the arguments."""
+def open_batch(settings: BuiltInSettings, progress: Progress, probe_ids: ProbeIds = lambda: []) -> PagedRollingBatch:
+    """Open the built-in engine; `RollingBatch.__init__` and `Engine.takes_probe_ids` describe the arguments."""
     if settings.tensor_parallel_degree == 0 and on_cpu(settings):
         settings = replace(settings, tensor_parallel_degree=1)
     if offloads(settings):
@@ -34,7 +33,7 @@ def open_batch(settings: BuiltInSettings, progress: Progress) -> PagedRollingBat
     prefaulted = _begin(settings) if _will_run_natively(settings) else None
     from .paged_batch import PagedRollingBatch
 
-    return PagedRollingBatch(settings, progress, prefaulted)
+    return PagedRollingBatch(settings, progress, prefaulted, probe_ids)
 
 
 def on_cpu(settings: BuiltInSettings) -> bool:
@@ -44,7 +43,7 @@ def on_cpu(settings: BuiltInSettings) -> bool:
 
 def _will_run_natively(settings: BuiltInSettings) -> bool:
     """Whether the model will run on the native kernels, as far as can be told without torch."""
-    if settings.ranks != 1 or settings.kernels == "torch" or settings.image_example is not None:
+    if settings.ranks != 1 or settings.kernels == "torch" or settings.image_example is not None or settings.enable_lora:
         return False
     return on_cpu(settings) and not lacking()
 

@@ -1,4 +1,4 @@
-"""The options of the built-in engine, declared as all others are (`config.settings`). Runs in every process."""
+"""The options of the built-in engine, declared like all others (`config.settings`). Runs in every process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from ...config.settings import Positive
+from ...config.settings.values import Positive
+from ..adapter_options import AdaptersFolder, EnableLora, LoraModules, MaxCpuLoras, MaxLoraRank, MaxLoras
 
 #: LMI's, vLLM's and TGI's names of formats that weights aren't made into here.
 _OTHER_FORMATS: Final = dict.fromkeys(
@@ -56,6 +57,13 @@ class BatchOptions(msgspec.Struct, frozen=True, kw_only=True):
     spec_length: Annotated[
         Positive | None, Meta(description="Tokens guessed at once at most; unset: 8 looked up, 5 by a model.")
     ] = None
+    speculative_config: Annotated[
+        str,
+        Meta(
+            description="These three in vLLM's form: "
+            '{"method": "ngram", "num_speculative_tokens": 4}, or {"model": "DIR", "num_speculative_tokens": 3}.'
+        ),
+    ] = ""
 
 
 class BuiltInOptions(BatchOptions, frozen=True, kw_only=True):
@@ -75,9 +83,9 @@ class BuiltInOptions(BatchOptions, frozen=True, kw_only=True):
     quantize: Annotated[
         Literal["none", "int8", "int4", "gptq", "awq"],
         Meta(
-            description="Weights of 8 bits (a scale per output) or 4 (a scale and a zero per 64 inputs; but down "
-            "projections and the lm_head of 8), made at load, on CPUs; gptq and awq: the checkpoint comes that way, "
-            "which needs no option.",
+            description="Weights of 8 bits (a scale per output) or of 4 to 6 (a step and a least number per 32 inputs; "
+            "the lm_head of 8), made at load, on CPUs; gptq and awq: the checkpoint comes that way, which needs no "
+            "option.",
             extra={
                 "aliases": ["quantization"],
                 "spellings": {
@@ -118,3 +126,9 @@ class BuiltInOptions(BatchOptions, frozen=True, kw_only=True):
     offload_folder: Annotated[
         str, Meta(description="With option.device_map: a directory for weights on disk; unset: a temporary one.")
     ] = ""
+    enable_lora: EnableLora = None
+    adapters: AdaptersFolder = "adapters"
+    lora_modules: LoraModules = ""
+    max_loras: MaxLoras = None
+    max_cpu_loras: MaxCpuLoras = None
+    max_lora_rank: MaxLoraRank = None

@@ -1,7 +1,7 @@
-"""`python -m djl_python.engine.builtin.profile MODEL`: where the time of a decode step goes. A process of its own.
+"""`python -m djl_python.engine.builtin.profile MODEL`: measures the parts of a decode step. A process of its own.
 
 Prints the wall time of the step's phases (medians over steps), and of the model's forward pass by kind of operator: by
-the native program's own clock, or by torch's profiler, on a GPU by what its kernels took. The sequences' sampling
+the native program's own clock, or by torch's profiler, on a GPU by the time of its kernels. The sequences' sampling
 parameters are a mixture of all kinds. The floor that it prints is a lower bound of a step: the time to read the
 weights' bytes once.
 """
@@ -20,6 +20,7 @@ from typing import Any, Final
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from ...core.sequence_request import SequenceRequest
 from ...core.types import SamplingParams
 from ..settings import BuiltInSettings
 from .opening import open_batch
@@ -45,7 +46,7 @@ _MIXTURE: Final[tuple[dict[str, Any], ...]] = (
 )
 
 
-class _Timed:
+class Timed:
     """Calls through to a method and adds up how long it took, until the device has done it."""
 
     def __init__(self, method: Any, device: torch.device) -> None:
@@ -67,9 +68,9 @@ def _wait_for(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _time(owner: object, method: str, device: torch.device) -> _Timed:
+def _time(owner: object, method: str, device: torch.device) -> Timed:
     """Put a timer in front of a method of this one object."""
-    timed = _Timed(getattr(owner, method), device)
+    timed = Timed(getattr(owner, method), device)
     setattr(owner, method, timed)
     return timed
 
@@ -90,12 +91,10 @@ def _measure(batch: PagedRollingBatch, context: int, steps: int) -> dict[str, An
     for number in range(batch_size):
         prompt = [(number * 31 + i) % batch.vocabulary for i in range(context)]
         mixed = _MIXTURE[number % len(_MIXTURE)]
-        batch.add(
-            number,
-            prompt,
-            # Sequences that begin first decode while the others' prompts are read, for as many steps as that takes.
-            SamplingParams(max_new_tokens=batch.max_model_len - context, ignore_eos=True, seed=number, **mixed),
-        )
+        # Sequences that begin first decode while the others' prompts are read, for as many steps as that takes.
+        most = batch.max_model_len - context
+        sampling = SamplingParams(max_new_tokens=most, ignore_eos=True, seed=number, **mixed)
+        batch.add(SequenceRequest(prompt, sampling, id=number))
     while batch.stats.running < batch_size or any(s.remaining > 1 for s in batch.scheduler.running):
         batch.step()
     phases = {
@@ -106,7 +105,7 @@ def _measure(batch: PagedRollingBatch, context: int, steps: int) -> dict[str, An
             ("sample", batch.sampler, "sample"),
         )
     }
-    whole = _Timed(batch.step, batch.device)
+    whole = Timed(batch.step, batch.device)
     for _ in range(steps):
         whole()
     result = {name: _median_ms(timed.seconds) for name, timed in phases.items()}

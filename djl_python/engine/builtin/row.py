@@ -11,8 +11,10 @@ from typing import Any, Final
 import msgspec
 
 from ...config import ModelConfig, devices_each, devices_of, has_gpu, read_json_object, stages_each
+from ...config.adapters import adapter_rank
 from ...core.errors import ModelLoadError
 from ...core.faults import Faults
+from ..adapter_options import LMI_MAX_LORAS, VLLM_MAX_RANK, rank_faults
 from ..checkpoints.directory import (
     ROUNDED,
     check_checkpoint,
@@ -20,25 +22,29 @@ from ..checkpoints.directory import (
     longest_of,
     method_of,
     quantization_fault,
+    quantization_remark,
 )
-from ..interface import Engine, EngineSettings
+from ..interface import EngineSettings
+from ..row import Engine
 from ..settings import BuiltInSettings
+from .drafts import drafts_of
 from .options import BatchOptions, BuiltInOptions
 
 _DRAFT: Final = "option.draft_model_id"
 #: A number of bytes, as accelerate reads it.
 _SIZE: Final = re.compile(r"\d+|\d+(\.\d+)?\s*[kKmMgGtT]i?[bB]")
-#: What torch reads its CUDA allocator's settings from.
+#: The variable of torch's settings of its CUDA allocator.
 _ALLOCATOR_SETTINGS: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 
 
 def batch_settings(common: EngineSettings, options: BatchOptions, checkpoints: Mapping[str, Path]) -> BuiltInSettings:
-    """What the built-in batch is opened with; see `Engine.settings`."""
+    """The settings of the built-in batch; see `Engine.settings`."""
+    drafts = drafts_of(options)
     return BuiltInSettings(
         **msgspec.structs.asdict(common),
-        speculative="draft" if _DRAFT in checkpoints else options.speculative,
+        speculative="draft" if _DRAFT in checkpoints else "ngram" if drafts.looked_up else "none",
         draft_model_path=str(checkpoints.get(_DRAFT, "")),
-        spec_length=options.spec_length,
+        spec_length=drafts.length,
         threads=options.threads,
         block_size=options.block_size,
         kv_cache_memory_mb=options.kv_cache_memory_mb,
@@ -47,24 +53,34 @@ def batch_settings(common: EngineSettings, options: BatchOptions, checkpoints: M
 
 def batch_checkpoints(options: BatchOptions) -> Mapping[str, str]:
     """The checkpoints that the batch needs beside the model; see `Engine.checkpoints`."""
-    return {_DRAFT: options.draft_model_id} if options.draft_model_id else {}
+    model = drafts_of(options).model
+    return {_DRAFT: model} if model else {}
 
 
 def batch_faults(config: ModelConfig, options: BatchOptions) -> Faults:
-    """What would leave devices idle, workers that would have devices of others, two sources of drafts."""
+    """Faults: idle devices, workers that share devices with others, two sources of drafts."""
+    faults = named_gpus_faults(config)
+    drafts = drafts_of(options)
+    if drafts.fault:
+        faults.add([f"{config.where('option.speculative_config')}{drafts.fault}"])
+    elif options.draft_model_id and options.speculative != "none":
+        speculative = config.cite("option.speculative", options.speculative)
+        faults.add([f"{speculative}: there is {_DRAFT} too; expected one of them"])
+    return faults
+
+
+def named_gpus_faults(config: ModelConfig) -> Faults:
+    """Faults: idle devices, and named GPUs that do not exist."""
     faults = Faults()
     with faults.collected():
         devices_each(config)
     if (named := named_gpus(config)) and not has_gpu():
         setting, expected = (
-            (config.said("option.device", config.option.device), "cpu or auto")
+            (config.cite("option.device", config.option.device), "cpu or auto")
             if named == [config.option.device]
-            else (config.said("load_on_devices", config.devices), "cpu or *")
+            else (config.cite("load_on_devices", config.devices), "cpu or *")
         )
         faults.add([f"{setting}: there is no GPU here for {', '.join(named)}; expected {expected}"])
-    if options.draft_model_id and options.speculative != "none":
-        speculative = config.said("option.speculative", options.speculative)
-        faults.add([f"{speculative}: there is {_DRAFT} too; expected one of them"])
     return faults
 
 
@@ -87,8 +103,15 @@ def checkpoint_faults(config: ModelConfig, path: Path) -> Faults:
     return faults
 
 
+def batch_without_effect(config: ModelConfig, options: BatchOptions) -> list[str]:
+    """Remarks: parts of option.speculative_config for another engine, and degrees on a machine without GPUs."""
+    remark = drafts_of(options).remark
+    drafts = [f"{config.where('option.speculative_config')}{remark}"] if remark else []
+    return [*drafts, *degrees_without_effect(config)]
+
+
 def degrees_without_effect(config: ModelConfig) -> list[str]:
-    """That degrees are about GPUs, where there are none."""
+    """Remarks on degrees on a machine without GPUs."""
     option = config.option
     degrees = {
         "tensor_parallel_degree": (option.tensor_parallel_degree or 1, devices_each(config)),
@@ -104,9 +127,9 @@ def degrees_without_effect(config: ModelConfig) -> list[str]:
 def batch_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """What torch reads when it is imported.
 
-    On a GPU, contexts grow with every step, and so do the copies that attention makes: in segments of fixed sizes they
-    would soon not fit where earlier ones were. Of the names that torch has for this, only the oldest works from 2.6 to
-    2.13 (2.8 to 2.11 ignore PYTORCH_ALLOC_CONF for this setting).
+    On a GPU, contexts grow with every step, and so do the copies that
+    attention makes: in segments of fixed sizes they would soon not fit where earlier ones were. torch has several names
+    for this; only the oldest works from 2.6 to 2.13 (2.8 to 2.11 ignore PYTORCH_ALLOC_CONF for this setting).
     """
     if any(name in environ for name in _ALLOCATOR_SETTINGS):
         return {}
@@ -122,36 +145,52 @@ def _settings(common: EngineSettings, options: BuiltInOptions, checkpoints: Mapp
         device_map=options.device_map.strip(),
         max_memory=options.max_memory,
         offload_folder=options.offload_folder,
+        enable_lora=bool(options.enable_lora),
+        max_loras=options.max_loras or LMI_MAX_LORAS,
+        max_cpu_loras=options.max_cpu_loras,
+        max_lora_rank=options.max_lora_rank or max([VLLM_MAX_RANK, *map(adapter_rank, common.adapters.values())]),
     )
 
 
 def _check(config: ModelConfig, options: BuiltInOptions) -> None:
     faults = batch_faults(config, options)
     faults.add(_layout_faults(config, options))
+    faults.add(_adapter_faults(config, options))
     if (named := named_gpus(config)) and options.quantize in ROUNDED:
-        quantize = config.said("option.quantize", options.quantize)
+        quantize = config.cite("option.quantize", options.quantize)
         faults.add([f"{quantize} is for CPUs; the model is on {', '.join(named)}"])
     option = config.option
     if stages_each(config) > 1 and option.tensor_parallel_degree not in (None, 1):
-        pipeline = config.said("option.pipeline_parallel_degree", option.pipeline_parallel_degree)
+        pipeline = config.cite("option.pipeline_parallel_degree", option.pipeline_parallel_degree)
         faults.add([f"{pipeline}: devices share each layer too (option.tensor_parallel_degree); expected one of them"])
     faults.refuse()
 
 
 def _check_checkpoint(config: ModelConfig, options: BuiltInOptions, key: str, path: Path) -> None:
-    """Refuse a checkpoint that is not complete, or not quantized as `option.quantize` says."""
+    """Refuse a checkpoint that is not complete, or that can't be rounded as `option.quantize` says."""
     if key == _DRAFT:
         check_checkpoint(path, config.option.trust_remote_code)
         return
     faults = checkpoint_faults(config, path)
-    method = method_of(read_json_object(path / "config.json").get("quantization_config"))
-    if fault := quantization_fault(options.quantize, method):
+    if fault := quantization_fault(options.quantize, _method(path)):
         faults.add([f"{config.where('option.quantize')}{fault}"])
     faults.refuse()
 
 
+def _method(path: Path) -> str | None:
+    """The quantization method of a checkpoint."""
+    return method_of(read_json_object(path / "config.json").get("quantization_config"))
+
+
+def _adapter_faults(config: ModelConfig, options: BuiltInOptions) -> Faults:
+    """What does not go with LoRA adapters, where the model has any."""
+    if not options.enable_lora:
+        return Faults()
+    return rank_faults(config, options.max_lora_rank)
+
+
 def _layout_faults(config: ModelConfig, options: BuiltInOptions) -> Faults:
-    """A layout that can't be read, and what does not go with one."""
+    """Faults: a layout that can't be read, and settings that contradict one."""
     faults, device_map = Faults(), config.where("option.device_map")
     if options.device_map.startswith("{"):
         with faults.collected(device_map):
@@ -161,10 +200,10 @@ def _layout_faults(config: ModelConfig, options: BuiltInOptions) -> Faults:
             _check_limits(options)
     if options.device_map and (options.max_memory or options.device_map.startswith("{")):
         if options.kernels == "native":
-            kernels = config.said("option.kernels", "native")
+            kernels = config.cite("option.kernels", "native")
             faults.add([f"{kernels}: a model that is laid out runs on torch (option.device_map)"])
         if options.quantize in ROUNDED:
-            quantize = config.said("option.quantize", options.quantize)
+            quantize = config.cite("option.quantize", options.quantize)
             faults.add([f"{quantize}: a model that is laid out keeps its weights (option.device_map)"])
     return faults
 
@@ -181,19 +220,24 @@ def _check_limits(options: BuiltInOptions) -> None:
 
 def _json_object(key: str, text: str, example: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except ValueError as exc:
         raise ModelLoadError(f"{key}: not valid JSON ({exc}); expected {example}") from exc
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise ModelLoadError(f"{key}: expected a JSON object, as in {example}")
-    return found
+    return value
 
 
 def _without_effect(config: ModelConfig, options: BuiltInOptions) -> list[str]:
     eager = (
         ["option.enforce_eager=true has no effect: there is no GPU"] if options.enforce_eager and not has_gpu() else []
     )
-    return [*degrees_without_effect(config), *eager]
+    return [*batch_without_effect(config, options), *eager]
+
+
+def _without_effect_on(config: ModelConfig, options: BuiltInOptions, path: Path) -> list[str]:
+    remark = quantization_remark(options.quantize, _method(path))
+    return [f"{config.where('option.quantize')}{remark}"] if remark else []
 
 
 def _environment(config: ModelConfig, options: BuiltInOptions, environ: Mapping[str, str]) -> Mapping[str, str]:
@@ -202,7 +246,7 @@ def _environment(config: ModelConfig, options: BuiltInOptions, environ: Mapping[
     The threads of native kernels need the cores between torch's operations. So torch's idle threads spin only for
     microseconds, the usual gap between its operations, and not for most of a millisecond (GOMP_SPINCOUNT).
     """
-    from ..native.library import lacking
+    from ..native.api import lacking
 
     variables = batch_environment(environ)
     if options.kernels != "torch" and not lacking():
@@ -214,6 +258,9 @@ ENGINE: Final = Engine(
     name="auto",
     summary="This server's own: continuous batching over a paged KV cache, on CPUs and GPUs.",
     opens="djl_python.engine.builtin.opening:open_batch",
+    takes_probe_ids=True,
+    takes_adapters=True,
+    runs_encoder_decoders=True,
     options=BuiltInOptions,
     settings_type=BuiltInSettings,
     settings=_settings,
@@ -221,5 +268,6 @@ ENGINE: Final = Engine(
     check=_check,
     check_checkpoint=_check_checkpoint,
     without_effect=_without_effect,
+    without_effect_on=_without_effect_on,
     environment=_environment,
 )

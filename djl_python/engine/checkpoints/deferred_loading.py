@@ -16,20 +16,22 @@ import torch
 from torch import nn
 
 from ...core.errors import ModelLoadError
-from ..transformers_private import WeightConversions, WeightConverter, by_number, ignore_when_loading
-from .dequantizing_linear import DequantizingLinear, QuantizedWeight
+from ..transformers_private import WeightConversions, WeightConverter, by_number, ignore_when_loading, untie
+from .dequantizing_linear import DequantizingEmbedding, DequantizingLinear, LinearSource, QuantizedWeight
 from .expert_stacks import ExpertStack, ExpertWeight
-from .module_tree import child_modules
-from .plain_checkpoint import PlainCheckpoint
+from .linears import child_modules
 from .preparing import preparing_config
-from .quantized_checkpoint import METHODS, QuantizedCheckpoint
-from .unpacking import PACKED_FORMATS
+from .stored.gguf_checkpoint import GgufCheckpoint
+from .stored.plain_checkpoint import PlainCheckpoint
+from .stored.quantized_checkpoint import METHODS, QuantizedCheckpoint
+from .stored.unpacking import PACKED_FORMATS
 
 # The tensors that transformers is not to load.
 _CODES: Final = rf"\.({'|'.join({name for layout in PACKED_FORMATS.values() for name in layout.names})})$"
 
 
-Checkpoint = QuantizedCheckpoint | PlainCheckpoint
+Checkpoint = QuantizedCheckpoint | PlainCheckpoint | GgufCheckpoint
+_Coded = QuantizedCheckpoint | GgufCheckpoint
 
 
 def deferring_config(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -45,7 +47,10 @@ def deferring_config(checkpoint: Checkpoint) -> dict[str, Any]:
 
 @torch.inference_mode()
 def unpack_linears_(model: nn.Module, device: torch.device) -> int:
-    """Replace the dequantizing linears that are left by dense ones; returns how many."""
+    """Replace what still dequantizes, linears and tables of tokens, by dense modules; returns how many linears."""
+    for parent, name, module in child_modules(model):
+        if isinstance(module, DequantizingEmbedding):
+            setattr(parent, name, module.with_table(module.weight.dense().to(device)))
     left = [place for place in child_modules(model) if isinstance(place[2], DequantizingLinear)]
     for parent, name, module in left:
         assert isinstance(module, DequantizingLinear)
@@ -84,7 +89,7 @@ class _Replacement:
         self.ignored = {_CODES} if isinstance(checkpoint, QuantizedCheckpoint) else set()
 
     def replace(self) -> None:
-        """Replace what the checkpoint has linears for.
+        """Replace the modules for which the checkpoint has quantized linears.
 
         Raises:
             ModelLoadError: transformers converts a weight in a way that codes can't be converted.
@@ -94,16 +99,30 @@ class _Replacement:
             name, pattern, converter = conversions.target_of(f"{linear}.weight")
             if pattern is not None and converter is not None:
                 stacks.setdefault(name, _Stack(converter)).linears[pattern].append(linear)
-            elif name in self._weights and isinstance(self._checkpoint, QuantizedCheckpoint):
-                self._replace_linear(self._checkpoint, name.removesuffix(".weight"), linear)
+            elif name in self._weights and not isinstance(self._checkpoint, PlainCheckpoint):
+                self._replace_weight(self._checkpoint, name.removesuffix(".weight"), linear)
         replaced = [self._replace_stack(name, stack) for name, stack in stacks.items() if name in self._weights]
         if any(replaced):
             self._model.set_experts_implementation("eager")  # which asks for one expert's weights at a time
 
-    def _replace_linear(self, checkpoint: QuantizedCheckpoint, target: str, linear: str) -> None:
+    def _replace_weight(self, checkpoint: _Coded, target: str, linear: str) -> None:
         module, weight = self._model.get_submodule(target), self._weights[f"{target}.weight"]
+        if isinstance(module, nn.Embedding):
+            self._replace_table(checkpoint, target, module, weight.dtype)
+            return
         n, k = weight.shape if isinstance(module, nn.Linear) else weight.shape[::-1]  # GPT-2's are transposed
-        self._model.set_submodule(target, DequantizingLinear((n, k), checkpoint, linear, module.bias, weight.dtype))
+        source = _source(checkpoint, linear, k)
+        self._model.set_submodule(target, DequantizingLinear((n, k), source, module.bias, weight.dtype))
+
+    def _replace_table(self, checkpoint: _Coded, target: str, module: nn.Embedding, dtype: torch.dtype) -> None:
+        """Replace a table of tokens, and the lm_head with it if that has the same weight."""
+        source = _source(checkpoint, target, module.embedding_dim)
+        shape = module.num_embeddings, module.embedding_dim
+        self._model.set_submodule(target, DequantizingEmbedding(module, source, dtype))
+        head = self._model.get_output_embeddings()
+        if head is not None and self._model.config.tie_word_embeddings:
+            self._model.set_output_embeddings(DequantizingLinear(shape, source, head.bias, dtype))
+            untie(self._model)
 
     def _replace_stack(self, name: str, stack: _Stack) -> bool:
         weight = self._weights[name]
@@ -111,9 +130,8 @@ class _Replacement:
         if not experts and isinstance(self._checkpoint, PlainCheckpoint):
             return False  # transformers makes it
         if not experts:
-            assert isinstance(self._checkpoint, QuantizedCheckpoint)
             method, kind = self._checkpoint.method, type(self._model).__name__
-            libraries = " and ".join(METHODS[method])
+            libraries = " and ".join(METHODS.get(method or "", ()))
             raise ModelLoadError(f"{method} of {kind} is read with {libraries} only: how {name} is made of weights")
         holder, _, attribute = name.rpartition(".")
         module = self._model.get_submodule(holder)
@@ -128,5 +146,13 @@ class _Replacement:
             return self._checkpoint.weight(linears, shape, dtype)
         each = shape[0] // len(linears), shape[1]
         return QuantizedWeight(
-            tuple(DequantizingLinear(each, self._checkpoint, linear, None, dtype) for linear in linears)
+            tuple(
+                DequantizingLinear(each, _source(self._checkpoint, linear, each[1]), None, dtype) for linear in linears
+            )
         )
+
+
+def _source(checkpoint: _Coded, linear: str, inputs: int) -> LinearSource:
+    if isinstance(checkpoint, GgufCheckpoint):
+        return checkpoint.source(linear)
+    return checkpoint.source(linear, inputs)

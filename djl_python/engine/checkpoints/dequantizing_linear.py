@@ -5,18 +5,40 @@ Kernels ask for the codes in their own format; a model that is being watched mul
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from ..transformers_private import NotInitialized
+from .blocks import BlockRows
 from .quantization import Codes, concatenable
-from .quantized_checkpoint import QuantizedCheckpoint
-from .unpacking import UnpackedWeight
 from .weights import Weight, dense
+
+
+class LinearSource(Protocol):
+    """Where the codes of a linear's weight (n, k) are."""
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The tensors that the checkpoint holds."""
+        ...
+
+    def dense(self, dtype: torch.dtype, rows: Tensor | None = None) -> Tensor:
+        """The dequantized weight, or some of its rows."""
+        ...
+
+    def codes(self) -> Codes | None:
+        """Codes in groups for kernels; None if there are none that kernels can take."""
+        ...
+
+    def blocks(self) -> BlockRows | None:
+        """Codes in GGUF's blocks; None: they are no such."""
+        ...
 
 
 class DequantizingLinear(nn.Module):
@@ -24,20 +46,14 @@ class DequantizingLinear(nn.Module):
 
     Args:
         shape: (out, in).
-        name: the linear's name in the checkpoint.
     """
 
     def __init__(
-        self,
-        shape: tuple[int, int],
-        checkpoint: QuantizedCheckpoint,
-        name: str,
-        bias: nn.Parameter | None,
-        dtype: torch.dtype,
+        self, shape: tuple[int, int], source: LinearSource, bias: nn.Parameter | None, dtype: torch.dtype
     ) -> None:
         super().__init__()
         self.out_features, self.in_features = shape
-        self._checkpoint, self._name, self.dtype = checkpoint, name, dtype
+        self.source, self.dtype = source, dtype
         self.bias = bias
 
     def forward(self, x: Tensor) -> Tensor:
@@ -52,14 +68,54 @@ class DequantizingLinear(nn.Module):
     @property
     def checkpoint_tensors(self) -> list[Tensor]:
         """The tensors that the checkpoint holds."""
-        return list(self._checkpoint.tensors(self._name).values())
-
-    def codes(self) -> UnpackedWeight:
-        return self._checkpoint.codes(self._name, self.in_features)
+        return self.source.tensors
 
     def dense(self) -> Tensor:
         """(out, in)"""
-        return self.codes().values(self.dtype)
+        return self.source.dense(self.dtype)
+
+
+class DequantizingEmbedding(nn.Module):
+    """A table of tokens whose codes stay in the checkpoint: rows are dequantized each time that they are looked up.
+
+    Args:
+        module: the embedding that it stands for, whose own weight is not used.
+    """
+
+    def __init__(self, module: nn.Embedding, source: LinearSource, dtype: torch.dtype) -> None:
+        super().__init__()
+        shape = module.num_embeddings, module.embedding_dim
+        # In a tuple, torch does not find them: they are no modules of the model.
+        self._parts = module, DequantizingLinear(shape, source, None, dtype)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """(...) token ids to (..., columns)"""
+        which, places = ids.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+        made: Tensor = self.with_table(self.weight[which].dense())(places)
+        return made
+
+    @property
+    def weight(self) -> QuantizedWeight:
+        """(tokens, columns)"""
+        return QuantizedWeight((self._parts[1],))
+
+    @property
+    def checkpoint_tensors(self) -> list[Tensor]:
+        """The tensors that the checkpoint holds."""
+        return self._parts[1].checkpoint_tensors
+
+    @property
+    def embed_scale(self) -> float:
+        """What rows are multiplied by: Gemma's embeddings have the number beside its tensor, which is not loaded."""
+        return float(getattr(self._parts[0], "scalar_embed_scale", 1.0))
+
+    def with_table(self, table: Tensor) -> nn.Embedding:
+        """The embedding that it stands for, with this table."""
+        made = copy.copy(self._parts[0])
+        made._parameters = {"weight": nn.Parameter(table, requires_grad=False)}
+        made._buffers = {name: torch.tensor(self.embed_scale) for name in made._buffers}
+        made.padding_idx = None
+        return made.eval()
 
 
 @dataclass(frozen=True)
@@ -99,16 +155,28 @@ class QuantizedWeight(NotInitialized):
         return self.linears[starts.index(rows.start) : starts.index(rows.stop)]
 
     def dense(self) -> Tensor:
+        if len(self.linears) == 1:
+            return self.linears[0].source.dense(self.dtype, self.rows)
         return self._chosen(torch.cat([each.dense() for each in self.linears]))
 
     def codes(self) -> Codes | None:
-        parts = concatenable([each.codes().for_kernels() for each in self.linears])
+        parts = concatenable([each.source.codes() for each in self.linears])
         if not parts:
             return None
         codes, scales, zeros = (
             self._chosen(torch.cat([getattr(part, name) for part in parts])) for name in ("codes", "scales", "zeros")
         )
         return Codes(parts[0].bits, codes, scales, zeros, parts[0].order)
+
+    def blocks(self) -> BlockRows | None:
+        joined = BlockRows.joined([each.source.blocks() for each in self.linears])
+        return joined if joined is None or self.rows is None else joined.take(self.rows)
+
+    def is_of(self, other: Weight) -> bool:
+        """Whether both are all rows of the same weights in the checkpoint."""
+        if not isinstance(other, QuantizedWeight) or self.rows is not None or other.rows is not None:
+            return False
+        return [id(each.source) for each in self.linears] == [id(each.source) for each in other.linears]
 
     def _chosen(self, rows: Tensor) -> Tensor:
         return rows if self.rows is None else rows[self.rows]

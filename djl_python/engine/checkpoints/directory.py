@@ -1,4 +1,4 @@
-"""What a checkpoint's files show without torch: what they lack, how they are quantized, how long texts may be.
+"""Reads a checkpoint's files without torch: finds faults, the quantization, and the context length.
 
 Runs in the front end, for `djl-serving check`, and in the worker before it starts an engine.
 """
@@ -17,30 +17,56 @@ from typing import Any, Final
 from ...config import read_json_object
 from ...core.faults import Faults
 from ...core.names import did_you_mean
+from ...gguf import described_by
+from ...gguf.shards import read_model
 
 #: Files of weights, in the order in which transformers looks for them.
 _WHOLE: Final = ("model.safetensors", "pytorch_model.bin")
-#: transformers' tables of the model types that this engine can load, in the source of its module `_TABLES_IN`.
-_TABLES: Final = ("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES")
+#: Files that configure a processor of images, one of which a checkpoint that takes images has.
+PROCESSOR_FILES: Final = ("processor_config.json", "preprocessor_config.json")
+#: transformers' tables of the model types that this engine can load, in the source of its module `_TABLES_IN`: of
+#: texts alone, and of images with texts, which it loads with a processor.
+_OF_TEXTS: Final = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
+_OF_IMAGES: Final = "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES"
+_OF_ENCODED_TEXTS: Final = "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES"
+_TABLES: Final = (_OF_TEXTS, _OF_IMAGES, _OF_ENCODED_TEXTS)
 _TABLES_IN: Final = Path("models", "auto", "modeling_auto.py")
 _CONTEXTS: Final = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length")
 _UNKNOWN_CONTEXT: Final = 2048
+#: The setting of models that know only how far tokens are from each other (T5), and the longest text of one.
+_RELATIVE: Final = "relative_attention_num_buckets"
+_LONGEST_RELATIVE: Final = 1 << 20
 #: Values of option.quantize that round weights at load; the others say how a checkpoint is quantized already.
 ROUNDED: Final = ("int8", "int4")
 _LFS_POINTER: Final = b"version https://git-lfs"
+#: Names of sizes in config.json, by what they count.
+_LAYERS: Final = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "depth", "encoder_layers", "decoder_layers")
+_WIDTHS: Final = ("hidden_size", "n_embd", "d_model", "dim", "embed_dim")
+#: Sizes of which each unit has weights for every number of the width.
+_ROWS: Final = (
+    *("vocab_size", "intermediate_size", "moe_intermediate_size", "ffn_dim", "n_inner"),
+    *("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_attention_heads", "n_head"),
+)
+#: No format stores a weight in less than one bit.
+_WEIGHTS_IN_A_BYTE: Final = 8
 
 
-def check_checkpoint(path: Path, trust_remote_code: bool) -> None:
-    """Refuse a directory that transformers can't load a language model from.
+def check_checkpoint(path: Path, trust_remote_code: bool, tables: tuple[str, ...] = _TABLES) -> None:
+    """Refuse a directory that transformers can't load a model from; without `tables`, a language model.
+
+    Args:
+        tables: transformers' tables of the models that may be loaded.
 
     Raises:
         ModelLoadError: a line for each fault: no or another architecture, weights that are missing or incomplete.
     """
     faults = Faults()
     with faults.collected():
-        faults.add(_architecture(path, read_json_object(path / "config.json"), trust_remote_code))
+        faults.add(_architecture(path, read_json_object(path / "config.json"), trust_remote_code, tables))
     with faults.collected():
         faults.add(_weights(path))
+    if not faults:  # then the files can be counted
+        faults.add(_sizes(path))
     faults.refuse()
 
 
@@ -48,12 +74,15 @@ def contexts(config: Any) -> tuple[int, int]:
     """(default context of a sequence, most that option.max_model_len may ask for), in tokens.
 
     YaRN's factor is part of the context that a checkpoint is made for. A linear factor leaves open whether
-    `max_position_embeddings` includes it, so that the longer context has to be asked for.
+    `max_position_embeddings` includes it, so that the longer context has to be asked for. An encoder-decoder that knows
+    only how far tokens are from each other reads longer texts than it was trained with.
     """
     stated = next(
         (value for name in _CONTEXTS if isinstance(value := getattr(config, name, None), int) and value > 0),
         _UNKNOWN_CONTEXT,
     )
+    if getattr(config, "is_encoder_decoder", False) and hasattr(config, _RELATIVE):
+        return max(stated, _UNKNOWN_CONTEXT), _LONGEST_RELATIVE
     rope = getattr(config, "rope_parameters", None) or {}
     factor = float(rope.get("factor") or 1)
     if rope.get("rope_type") == "yarn":
@@ -70,7 +99,7 @@ def context_fault(max_model_len: int | None, longest: int) -> str:
 
 
 def longest_of(config: Mapping[str, Any]) -> int | None:
-    """`contexts`' longest text, of a config.json; None where only transformers' defaults tell."""
+    """`contexts`' longest text in a config.json; None if only transformers' defaults have it."""
     text = config
     if isinstance(own := config.get("text_config"), dict):
         text = own
@@ -83,28 +112,45 @@ def longest_of(config: Mapping[str, Any]) -> int | None:
 
 
 def method_of(stored: Any) -> str | None:
-    """With what a checkpoint is quantized, of its configuration's `quantization_config`; None: with nothing."""
+    """The quantization method in a configuration's `quantization_config`; None: not quantized."""
     name = stored.get("quant_method") if isinstance(stored, dict) else getattr(stored, "quant_method", None)
     return getattr(name, "value", name)
 
 
 def quantization_fault(wanted: str, method: str | None) -> str:
-    """Why a checkpoint that is quantized with `method` can't be what option.quantize says; "" if it can."""
-    if wanted == "none" or (method == wanted if wanted not in ROUNDED else method is None):
+    """Why a checkpoint that is quantized with `method` can't be rounded to option.quantize; "" if it can, or is not to
+    be."""
+    if wanted not in ROUNDED or method is None:
         return ""
-    if wanted in ROUNDED:
-        return f"option.quantize={wanted}: the checkpoint is quantized already, with {method}"
+    return f"option.quantize={wanted}: the checkpoint is quantized already, with {method}"
+
+
+def quantization_remark(wanted: str, method: str | None) -> str:
+    """A message if a checkpoint of `method` does not have the format that option.quantize names, else ""."""
+    if wanted == "none" or wanted in ROUNDED or wanted == method:
+        return ""
     has = "is not quantized" if method is None else f"is quantized with {method}"
-    return f"option.quantize={wanted}: the checkpoint {has}; expected none, which takes it as it is"
+    return (
+        f"option.quantize={wanted} has no effect: the checkpoint {has}, and weights keep its format (int8 or int4 "
+        "rounds them on CPUs)"
+    )
 
 
-def _architecture(path: Path, config: Mapping[str, Any], trust_remote_code: bool) -> Iterator[str]:
+def _architecture(
+    path: Path, config: Mapping[str, Any], trust_remote_code: bool, tables: tuple[str, ...]
+) -> Iterator[str]:
     file = path / "config.json"
     if not file.is_file():
         yield f"{path}: there is no config.json: expected a checkpoint as transformers saves it"
         return
-    kind, known = config.get("model_type"), _loadable()
+    kind, known = config.get("model_type"), frozenset[str]().union(*map(_loadable, tables))
     if not known or (isinstance(kind, str) and kind in known):
+        needs_processor = tables == _TABLES and kind in _loadable(_OF_IMAGES) - _loadable(_OF_TEXTS)
+        if needs_processor and not any((path / name).is_file() for name in PROCESSOR_FILES):
+            yield (
+                f"{path}: there is no {' and no '.join(PROCESSOR_FILES)}: model_type {kind!r} takes images, and one of "
+                "these files says how they are prepared"
+            )
         return
     if config.get("auto_map"):
         if not trust_remote_code:
@@ -117,16 +163,16 @@ def _architecture(path: Path, config: Mapping[str, Any], trust_remote_code: bool
         yield f"{file}: there is no model_type: expected one that transformers knows, such as llama"
         return
     yield (
-        f"{file}: model_type {kind!r} is not a language model that transformers "
-        f"{version('transformers')} knows{did_you_mean(kind, known)}"
+        f"{file}: model_type {kind!r} is not a {'language ' if tables == _TABLES else ''}model that transformers "
+        f"{version('transformers')} knows{' for this task' * (tables != _TABLES)}{did_you_mean(kind, known)}"
     )
 
 
 @cache
-def _loadable() -> frozenset[str]:
-    """The model types of transformers' language models, read from its source: importing it would import torch.
+def _loadable(table: str) -> frozenset[str]:
+    """The model types of a table of transformers', read from its source: importing it would import torch.
 
-    Empty where a release keeps them elsewhere: then only loading a model tells.
+    Empty if a release keeps them elsewhere: then loading a model will show it.
     """
     spec = importlib.util.find_spec("transformers")
     if spec is None or spec.origin is None:
@@ -134,16 +180,18 @@ def _loadable() -> frozenset[str]:
     source = Path(spec.origin).parent / _TABLES_IN
     if not source.is_file():
         return frozenset()
-    found: set[str] = set()
+    model_types: set[str] = set()
     for node in ast.parse(source.read_bytes()).body:
         match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(args=[ast.List(elts=rows)])) if name in _TABLES:
-                found.update(str(row.elts[0].value) for row in rows)  # type: ignore[attr-defined]
-    return frozenset(found)
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(args=[ast.List(elts=rows)])) if name == table:
+                model_types.update(str(row.elts[0].value) for row in rows)  # type: ignore[attr-defined]
+    return frozenset(model_types)
 
 
 def _weights(path: Path) -> Iterator[str]:
     """Faults of the files of weights, of the first kind that there is."""
+    if described_by(path) is not None:  # its tensors were looked at when it was described
+        return
     for name in _WHOLE:
         index = path / f"{name}.index.json"
         if (path / name).is_file():
@@ -153,6 +201,36 @@ def _weights(path: Path) -> Iterator[str]:
             yield from _shards(index)
             return
     yield f"{path}: there are no weights: expected {' or '.join(_WHOLE)}, or an index of shards (*.index.json)"
+
+
+def _sizes(path: Path) -> Iterator[str]:
+    """What config.json names more of than the files of weights can hold."""
+    from safetensors import safe_open
+
+    if (gguf := described_by(path)) is not None:
+        model = read_model(gguf)
+        config = read_json_object(path / "config.json")
+        yield from size_faults(path / "config.json", config, model.size, len(model.tensors))
+        return
+    files = _weight_files(path)
+    tensors: int | None = None
+    if all(file.suffix == ".safetensors" for file in files):
+        tensors = 0
+        for file in files:
+            with safe_open(file, framework="np") as opened:
+                tensors += len(opened.keys())
+    stored_bytes = sum(file.stat().st_size for file in files)
+    yield from size_faults(path / "config.json", read_json_object(path / "config.json"), stored_bytes, tensors)
+
+
+def _weight_files(path: Path) -> list[Path]:
+    """The files of a checkpoint's weights, which are all there."""
+    for name in _WHOLE:
+        if (path / name).is_file():
+            return [path / name]
+        if (index := path / f"{name}.index.json").is_file():
+            return [path / shard for shard in sorted(set(read_json_object(index)["weight_map"].values()))]
+    return []
 
 
 def _shards(index: Path) -> Iterator[str]:
@@ -184,3 +262,41 @@ def _files(paths: list[Path]) -> Iterator[str]:
                     pass
             except SafetensorError as exc:
                 yield f"{path}: not a complete safetensors file: {exc}"
+
+
+def size_faults(file: Path, config: Mapping[str, Any], stored_bytes: int, tensors: int | None) -> Iterator[str]:
+    """Sizes in a configuration that its weight files can't hold: transformers makes objects for each layer and each
+    expert before it looks at the weights.
+
+    Args:
+        file: where the configuration is, for the messages.
+        stored_bytes: total size of the files.
+        tensors: how many they have; None: unknown.
+    """
+    most = stored_bytes * _WEIGHTS_IN_A_BYTE
+    held, counted = f"the files of weights have {stored_bytes} bytes", f"the files of weights have {tensors} tensors"
+    for path, part in _parts(config):
+        widths = _stated(part, _WIDTHS)
+        if wide := [f"{file}: {path}{name} is {size}, and {held}" for name, size in widths if size > most]:
+            yield from wide
+            continue
+        width = max((size for _, size in widths), default=1)
+        for name, layers in _stated(part, _LAYERS):
+            if layers > (most // width if tensors is None else tensors):
+                yield f"{file}: {path}{name} is {layers}, and {held if tensors is None else counted}"
+        for name, rows in _stated(part, _ROWS):
+            if rows * width > most:
+                yield f"{file}: {path}{name} is {rows}, {width} numbers wide, and {held}"
+
+
+def _parts(config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The configuration, and those of a model's parts in it (`text_config`), each with the path of its fields."""
+    yield "", config
+    for name, part in config.items():
+        if name.endswith("_config") and isinstance(part, dict) and name != "quantization_config":
+            yield f"{name}.", part
+
+
+def _stated(config: Mapping[str, Any], names: tuple[str, ...]) -> list[tuple[str, int]]:
+    """The sizes that a configuration states, by name."""
+    return [(name, size) for name in names if isinstance(size := config.get(name), int) and not isinstance(size, bool)]

@@ -1,7 +1,7 @@
-"""What a draft model will take beside the model. Runs in the engine process, once.
+"""The memory of a draft model. Runs in the engine process, once.
 
-The draft model is loaded after the model's cache has been sized, and gets as many blocks. So its share is computed from
-its files: its configuration says what a token leaves in a cache (an upper bound: latent attention takes less).
+The draft model is loaded after the model's cache has been sized, and gets as many blocks. So its memory is computed
+from its files: its configuration gives the size of a token in its cache (an upper bound: latent attention takes less).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from ...gguf import loaded_bytes
 from ..settings import BuiltInSettings
 
 _WEIGHTS: Final = ("*.safetensors", "*.bin")
@@ -17,8 +18,8 @@ _BYTES: Final = {"fp32": 4, "float32": 4}  # of a number; others have 2
 
 
 @dataclass(frozen=True)
-class Beside:
-    """Memory to be left for something beside the model.
+class DraftMemory:
+    """The memory to reserve for a draft model.
 
     Attributes:
         weight_bytes: once.
@@ -29,13 +30,13 @@ class Beside:
     token_bytes: int = 0
 
 
-NOTHING: Final = Beside()
+NO_DRAFT: Final = DraftMemory()
 
 
-def draft_size(settings: BuiltInSettings) -> Beside:
-    """What `option.draft_model_id` will take; nothing without one."""
+def draft_size(settings: BuiltInSettings) -> DraftMemory:
+    """The memory of `option.draft_model_id`'s model; nothing without one."""
     if settings.speculative != "draft":
-        return NOTHING
+        return NO_DRAFT
     from transformers import AutoConfig
 
     path = Path(settings.draft_model_path)
@@ -43,8 +44,9 @@ def draft_size(settings: BuiltInSettings) -> Beside:
     text = config.get_text_config(decoder=True)
     stored = _BYTES.get(str(getattr(text, "dtype", None)).removeprefix("torch."), 2)
     loaded = stored if settings.dtype == "auto" else _BYTES.get(settings.dtype, 2)
-    weights = next((found for pattern in _WEIGHTS if (found := list(path.glob(pattern)))), [])
-    return Beside(sum(each.stat().st_size for each in weights) * loaded // stored, _token_numbers(text) * loaded)
+    weights = next((files for pattern in _WEIGHTS if (files := list(path.glob(pattern)))), [])
+    size = loaded_bytes(path) or sum(each.stat().st_size for each in weights)
+    return DraftMemory(size * loaded // stored, _token_numbers(text) * loaded)
 
 
 def _token_numbers(text: Any) -> int:

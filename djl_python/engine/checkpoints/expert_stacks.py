@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..transformers_private import NotInitialized
+from .blocks import BlockRows
 from .quantization import Codes, concatenable
 from .weights import CheckpointWeight
 
@@ -92,6 +93,10 @@ class ConcatenatedExperts:
             self._padded(getattr(part, name) for part in parts) for name in ("codes", "scales", "zeros")
         )
         return Codes(parts[0].bits, codes, scales, zeros, parts[0].order)
+
+    def blocks(self) -> BlockRows | None:
+        parts = [expert.blocks() for expert in self.stack.experts]
+        return BlockRows.joined([None if part is None else part.padded(self.missing) for part in parts])
 
     def _padded(self, parts: Iterable[Tensor]) -> Tensor:
         return torch.cat([nn.functional.pad(part, (0, 0, 0, self.missing)) for part in parts])

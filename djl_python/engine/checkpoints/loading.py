@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import inspect
 import logging
 from collections.abc import Mapping
@@ -15,21 +14,27 @@ import torch
 
 from ...core.cpu_limit import available_cpus
 from ...core.errors import ModelLoadError
+from ...core.types import DecoderTokens
 from ..attention.lookup import PAGED, register, set_attention
 from ..devices.device import SlowFormat, pick_device, prepare_device, slow_format
+from ..devices.divided_linears import take_additions_
 from ..devices.pipeline_parallel import keep_stage_
 from ..devices.placement import Placed, placement_of
 from ..interface import Progress
 from ..settings import BuiltInSettings
+from ..transformers_private import newer_than_tried
+from .blocks import UnpackBlocks
 from .deferred_loading import deferring_config, unpack_linears_
-from .directory import contexts, method_of, quantization_fault
+from .directory import ROUNDED, contexts, method_of, quantization_fault
 from .expert_stacks import unpack_experts_
-from .plain_checkpoint import PlainCheckpoint
+from .leaving import gguf_checkpoint, plain_experts, quantized_checkpoint, rounding
 from .preparing import preparing_config
 from .progress_bars import ReportingBar
-from .quantization import Quantize
-from .quantized_checkpoint import METHODS, QuantizedCheckpoint, UnsupportedFormatError
 from .rope import attends_in_chunks
+from .rounding import Quantize
+from .stored.gguf_checkpoint import GgufCheckpoint
+from .stored.quantized_checkpoint import METHODS, QuantizedCheckpoint
+from .weights import check_weights
 
 log = logging.getLogger(__name__)
 
@@ -47,12 +52,15 @@ DTYPES: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A causal language model, which may take images, on its device, and what its checkpoint says about it.
+    """A causal language model, which may take images, on its device, with facts from its checkpoint.
+
+    Or an encoder-decoder model that generates text.
 
     Attributes:
         context, longest: most tokens of a sequence, by default and with option.max_model_len.
-        method: what its linears were quantized with, if they are `CodedLinear`s.
+        method: what its linears were quantized with, if they are `DequantizingLinear`s.
         offloaded, keeps_one_text, is_whole: `Placed`'s.
+        decoder: how an encoder-decoder model's decoder begins and ends; None: the model is a decoder alone.
     """
 
     model: Any
@@ -66,6 +74,7 @@ class LoadedModel:
     offloaded: str = ""
     keeps_one_text: bool = False
     is_whole: bool = True
+    decoder: DecoderTokens | None = None
 
     @property
     def weight_bytes(self) -> int:
@@ -74,7 +83,7 @@ class LoadedModel:
 
 
 def bytes_of(tensor: torch.Tensor) -> int:
-    """A tensor's size. Where DeepSpeed has a weight elsewhere (ZeRO), an empty one tells how many numbers it has."""
+    """A tensor's size. DeepSpeed's ZeRO leaves an empty tensor, which has the number of the weight's elements."""
     numbers: int = getattr(tensor, "ds_numel", tensor.numel())
     return numbers * tensor.itemsize
 
@@ -84,24 +93,33 @@ def threads_of(settings: BuiltInSettings) -> int:
     return max(1, (settings.threads or available_cpus()) // settings.ranks)
 
 
-def load_model(settings: BuiltInSettings, progress: Progress) -> LoadedModel:
+def load_model(settings: BuiltInSettings, progress: Progress, unpack: UnpackBlocks | None = None) -> LoadedModel:
     """Load `settings.model_path` with transformers.
 
+    Args:
+        unpack: makes numbers of a GGUF file's codes; None: numpy does.
+
     Raises:
-        ModelLoadError: it is not a causal language model, or a setting does not fit it.
+        ModelLoadError: it does not generate text, or a setting does not fit it.
     """
     device = pick_device(settings.device)
     prepare_device(device)
     torch.set_num_threads(threads_of(settings))
     progress("importing transformers", 0, 0)
-    from transformers import AutoConfig
+    from transformers import AutoConfig, __version__
     from transformers.utils import logging as transformers_logging
+
+    if warning := newer_than_tried(__version__):
+        log.warning("%s", warning)
 
     transformers_logging.set_tqdm_hook(lambda factory, args, kwargs: ReportingBar(progress, args, kwargs))
     register()
     path = Path(settings.model_path)
     config = AutoConfig.from_pretrained(path, trust_remote_code=settings.trust_remote_code)
-    _check_causal(path, config)
+    if config.is_encoder_decoder:
+        _check_encoder_decoder(settings)
+    else:
+        _check_causal(path, config)
     quantization = getattr(config, "quantization_config", None)
     _check_quantization(settings, device, quantization)
     if quantization is not None and (settings.placement or settings.device_map):
@@ -111,14 +129,18 @@ def load_model(settings: BuiltInSettings, progress: Progress) -> LoadedModel:
         raise ModelLoadError(
             f"{path}: a model that takes images is not laid out by {settings.placement_name}, but on one device"
         )
-    checkpoint = _quantized_checkpoint(path, quantization, device)
+    gguf = gguf_checkpoint(path, device, settings, unpack)
+    checkpoint: QuantizedCheckpoint | GgufCheckpoint | None = gguf if gguf is not None and gguf.linears else None
+    checkpoint = checkpoint or quantized_checkpoint(path, quantization, device)
     if checkpoint is not None:
         config.quantization_config = deferring_config(checkpoint)
-    elif experts := _plain_experts(path, config, device, settings):
+    elif experts := plain_experts(path, config, device, settings):
         config.quantization_config = deferring_config(experts)
     elif settings.pipeline_parallel_degree > 1:
         config.quantization_config = preparing_config(keep_stage_)
-    loader = _Loader(settings, device, path, config, checkpoint)
+    elif settings.enable_lora and settings.ranks > 1:
+        config.quantization_config = preparing_config(take_additions_)
+    loader = _Loader(settings, device, path, config, checkpoint, gguf)
     placed = loader.load(
         slow_format(device, settings.dtype) if checkpoint is not None or quantization is None else None
     )
@@ -129,11 +151,12 @@ def load_model(settings: BuiltInSettings, progress: Progress) -> LoadedModel:
         unpack_linears_(model, device)
         log.warning(
             "without %s weights are unpacked to %s: pip install it for kernels that multiply with codes",
-            " and ".join(METHODS[checkpoint.method]),
+            " and ".join(METHODS.get(checkpoint.method, ())),
             model.dtype,
         )
         checkpoint = None
-    text = config.get_text_config(decoder=True)
+    # From an encoder-decoder's, transformers would make a copy that has other names.
+    text = config if config.is_encoder_decoder else config.get_text_config(decoder=True)
     context, longest = contexts(text)
     return LoadedModel(
         model=model,
@@ -147,6 +170,7 @@ def load_model(settings: BuiltInSettings, progress: Progress) -> LoadedModel:
         offloaded=placed.offloaded,
         keeps_one_text=placed.keeps_one_text,
         is_whole=placed.is_whole,
+        decoder=_decoder_tokens(path, model) if config.is_encoder_decoder else None,
     )
 
 
@@ -158,13 +182,14 @@ class _Loader:
     device: torch.device
     path: Path
     config: Any
-    checkpoint: QuantizedCheckpoint | None
+    checkpoint: QuantizedCheckpoint | GgufCheckpoint | None
+    gguf: GgufCheckpoint | None
 
     def load(self, slow: SlowFormat | None) -> Placed:
         """Load the model in the format that the settings ask for, or in another if that one is `slow` on this device.
 
         Raises:
-            ModelLoadError: it is not a causal language model, or the checkpoint lacks weights.
+            ModelLoadError: it does not generate text, or the checkpoint lacks weights.
         """
         dtype = DTYPES[self.settings.dtype]
         if slow is None:
@@ -187,15 +212,25 @@ class _Loader:
         Args:
             where: further arguments of `from_pretrained`.
         """
-        from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+        import transformers
+        from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoModelForSeq2SeqLM
 
-        kind = AutoModelForCausalLM if self.settings.image_example is None else AutoModelForImageTextToText
+        if self.config.is_encoder_decoder:
+            kind = AutoModelForSeq2SeqLM
+        else:
+            kind = AutoModelForCausalLM if self.settings.image_example is None else AutoModelForImageTextToText
+        state = None if self.gguf is None else self.gguf.state(dtype)
+        source: dict[str, Any] = {"pretrained_model_name_or_path": self.path}
+        if state is not None:  # with weights given one by one, transformers' classes for any model want files
+            kind = getattr(transformers, self.config.architectures[0])
+            source = {"pretrained_model_name_or_path": None, "state_dict": state}
         try:
             model, report = kind.from_pretrained(
-                self.path,
+                **source,
                 config=self.config,
                 dtype=dtype,
                 trust_remote_code=self.settings.trust_remote_code,
+                **_attention(self.config),
                 **where,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # which are refused below, in words
@@ -203,33 +238,24 @@ class _Loader:
         except ValueError as exc:
             if "Unrecognized configuration class" in str(exc):
                 raise ModelLoadError(
-                    f"{self.path}: model type {self.config.model_type!r} is not a causal language model of transformers"
+                    f"{self.path}: model type {self.config.model_type!r} is not a model of transformers that generates "
+                    "text"
                 ) from exc
             raise
-        self._check_weights(model, report)
+        if state is not None:
+            model.config.name_or_path = str(self.path)
+            model.generation_config = transformers.GenerationConfig.from_pretrained(self.path)
+        check_weights(self.path, model, report, None if self.checkpoint is None else self.checkpoint.method)
         return model
 
-    def _check_weights(self, model: Any, report: Mapping[str, Any]) -> None:
-        """Check what transformers reports of the weights.
 
-        Raises:
-            ModelLoadError: the checkpoint lacks some, or has some in other shapes.
-        """
-        if others := sorted(report["mismatched_keys"]):
-            name, stored, needed = others[0]
-            raise ModelLoadError(
-                f"{self.path}: {len(others)} of the weights that {type(model).__name__} needs have other shapes: "
-                f"{name} has {tuple(stored)}, expected {tuple(needed)} (config.json)"
-            )
-        missing = set(report["missing_keys"])
-        if self.checkpoint is None:  # buffers may be what the model's code makes them
-            missing &= {name for name, _ in model.named_parameters()}
-        if missing:
-            kind = "" if self.checkpoint is None else f"{self.checkpoint.method} "
-            some = ", ".join(sorted(missing)[:3])
-            raise ModelLoadError(
-                f"{self.path}: {kind}without {len(missing)} of the weights that {type(model).__name__} needs: {some}"
-            )
+def _attention(config: Any) -> dict[str, Any]:
+    """Arguments of `from_pretrained`: attention that caps the scores where the model does.
+
+    transformers' sdpa leaves the cap out, and before 5.22 is taken for such models all the same.
+    """
+    capped = getattr(config.get_text_config(decoder=True), "attn_logit_softcapping", None)
+    return {"attn_implementation": "eager"} if capped else {}
 
 
 def _check_causal(path: Path, config: Any) -> None:
@@ -246,46 +272,10 @@ def _check_causal(path: Path, config: Any) -> None:
         )
 
 
-def _quantized_checkpoint(path: Path, config: Any, device: torch.device) -> QuantizedCheckpoint | None:
-    """The quantized checkpoint, if its format is read here; None leaves them to libraries, which have GPU kernels.
-
-    Raises:
-        ModelLoadError: they can't be read here, and a library for them is missing.
-    """
-    if not isinstance(config, dict) or config.get("quant_method") not in METHODS:
-        return None
-    libraries = METHODS[config["quant_method"]]
-    missing = any(importlib.util.find_spec(name.replace("-", "_")) is None for name in libraries)
-    if device.type != "cpu" and not missing:
-        return None
-    try:
-        return QuantizedCheckpoint(path, config)
-    except UnsupportedFormatError as reason:
-        if missing:
-            raise ModelLoadError(f"{path}: {reason} is read with {' and '.join(libraries)}: pip install it") from reason
-        log.info("%s is left to transformers", reason)
-        return None
-
-
-def _plain_experts(path: Path, config: Any, device: torch.device, settings: BuiltInSettings) -> PlainCheckpoint | None:
-    """The checkpoint, if native kernels may read its experts one by one; else None."""
-    if device.type != "cpu" or settings.kernels == "torch" or settings.image_example is not None:
-        return None
-    if getattr(config.get_text_config(decoder=True), "quantization_config", None) or hasattr(
-        config, "quantization_config"
-    ):
-        return None
-    checkpoint = PlainCheckpoint(path)
-    return checkpoint if checkpoint.linears else None
-
-
-def rounding(settings: BuiltInSettings) -> Quantize | None:
-    """What this engine itself rounds the weights to; None if it doesn't."""
-    return settings.quantize if settings.quantize in ("int8", "int4") else None
-
-
 def products_rounding(settings: BuiltInSettings, loaded: LoadedModel) -> Quantize | None:
-    """What products of integers round to: weights and activations; of a quantized checkpoint only the activations."""
+    """The format of integer products: weights and activations are rounded, in a quantized checkpoint only the
+    activations.
+    """
     return rounding(settings) if loaded.method is None else "int8"
 
 
@@ -303,17 +293,21 @@ def _check_quantization(settings: BuiltInSettings, device: torch.device, stored:
 
 
 def can_page(loaded: LoadedModel) -> bool:
-    """Give the model paged attention, if it looks attention up by name and is told the positions; returns whether.
+    """Give the model paged attention, if it looks attention up by name and takes positions; returns whether it does.
 
-    A model that attends in chunks has them in its mask, which paged attention is not given.
+    A model that attends in chunks has them in its mask, which paged attention does not get.
     """
-    parameters = inspect.signature(loaded.model.forward).parameters
-    if "position_ids" not in parameters or "logits_to_keep" not in parameters:
-        return False
-    if attends_in_chunks(loaded.model.config.get_text_config(decoder=True)):
-        return False
+    if loaded.decoder is None:
+        parameters = inspect.signature(loaded.model.forward).parameters
+        if "position_ids" not in parameters or "logits_to_keep" not in parameters:
+            return False
+        if attends_in_chunks(loaded.model.config.get_text_config(decoder=True)):
+            return False
     try:
-        set_attention(loaded.model, PAGED)
+        if loaded.decoder is None:
+            set_attention(loaded.model, PAGED)
+        else:
+            loaded.model.set_attn_implementation(PAGED)
     except ValueError as exc:
         log.info("%s", exc)
         return False
@@ -327,3 +321,48 @@ def _eos_ids(model: Any, config: Any) -> frozenset[int]:
         if ids is not None:
             return frozenset([ids] if isinstance(ids, int) else ids)
     return frozenset()
+
+
+def _decoder_tokens(path: Path, model: Any) -> DecoderTokens:
+    """What the model's generation_config, or else its configuration, says of its decoder's first and last tokens.
+
+    Raises:
+        ModelLoadError: they don't say what it begins with.
+    """
+    start = _first_token(model, "decoder_start_token_id", "bos_token_id")
+    if start is None:
+        raise ModelLoadError(f"{path}: there is no decoder_start_token_id: expected one in generation_config.json")
+    forced = _first_token(model, "forced_bos_token_id")
+    return DecoderTokens(
+        start_ids=(start,) if forced is None else (start, forced),
+        forced=int(forced is not None),
+        forced_eos=_first_token(model, "forced_eos_token_id"),
+    )
+
+
+def _first_token(model: Any, *names: str) -> int | None:
+    """The first of these tokens that is set: where several are named, the first of them."""
+    for name in names:
+        for source in (model.generation_config, model.config):
+            value = getattr(source, name, None)
+            if value is not None:
+                token: int = value[0] if isinstance(value, list) else value
+                return token
+    return None
+
+
+def _check_encoder_decoder(settings: BuiltInSettings) -> None:
+    """Refuse what such models do not have here: several devices, and weights that are rounded at load.
+
+    Raises:
+        ModelLoadError: says which setting it is.
+    """
+    model = "the model is an encoder-decoder"
+    if settings.ranks != 1:
+        degrees = f"{settings.tensor_parallel_degree} and {settings.pipeline_parallel_degree}"
+        raise ModelLoadError(
+            f"option.tensor_parallel_degree and option.pipeline_parallel_degree are {degrees}: {model}, which runs on "
+            "one device"
+        )
+    if settings.quantize in ROUNDED:
+        raise ModelLoadError(f"option.quantize={settings.quantize}: {model}, whose weights are not rounded")

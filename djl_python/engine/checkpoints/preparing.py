@@ -1,6 +1,6 @@
 """Changes a model that transformers has made, before it loads the weights. Runs in the engine process, at load.
 
-transformers offers this to libraries of quantized weights: what changes the model has the form of one.
+transformers offers this hook to quantization libraries: the change takes the form of one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def preparing_config(prepare: Preparation, method: str | None = None) -> dict[st
 
 @functools.cache
 def _register() -> None:
-    """Tell transformers of this method."""
+    """Register this method with transformers."""
     from transformers.quantizers.auto import register_quantization_config, register_quantizer
     from transformers.quantizers.base import HfQuantizer
     from transformers.utils.quantization_config import QuantizationConfigMixin

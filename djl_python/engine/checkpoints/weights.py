@@ -1,12 +1,19 @@
-"""What a weight may be: a tensor, or one that stays in its checkpoint. Runs in the engine process."""
+"""The forms of a weight: a tensor, or one that stays in its checkpoint; and the check that a model has all weights.
+
+Runs in the engine process.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from ...core.errors import ModelLoadError
+from .blocks import BlockRows
 from .quantization import Codes
 
 
@@ -38,6 +45,10 @@ class CheckpointWeight(CheckpointBacked, Protocol):
         """The codes for kernels; None if there are none that kernels can take."""
         ...
 
+    def blocks(self) -> BlockRows | None:
+        """The rows in blocks, for kernels; None if they are stored otherwise, or differ in type."""
+        ...
+
 
 Weight = Tensor | CheckpointWeight
 
@@ -50,3 +61,35 @@ def dense(weight: Weight) -> Tensor:
 def tensors_of(weight: Tensor | CheckpointBacked) -> list[Tensor]:
     """The tensors that a checkpoint holds of a weight."""
     return [weight] if isinstance(weight, Tensor) else weight.checkpoint_tensors
+
+
+def check_weights(
+    path: Path, model: Any, report: Mapping[str, Any], method: str | None = None, *, unused: str | None = None
+) -> None:
+    """Check transformers' report about the weights.
+
+    Args:
+        path: the checkpoint's directory.
+        method: the checkpoint's quantization method.
+        unused: prefix of the names of weights that may be missing.
+
+    Raises:
+        ModelLoadError: the checkpoint lacks some, or has some in other shapes.
+    """
+    if others := sorted(report["mismatched_keys"]):
+        name, stored, needed = others[0]
+        raise ModelLoadError(
+            f"{path}: {len(others)} of the weights that {type(model).__name__} needs have other shapes: "
+            f"{name} has {tuple(stored)}, expected {tuple(needed)} (config.json)"
+        )
+    missing = set(report["missing_keys"])
+    if method is None:  # the model's code may make buffers itself
+        missing &= {name for name, _ in model.named_parameters()}
+    if unused is not None:
+        missing = {name for name in missing if not name.startswith(unused)}
+    if missing:
+        kind = "" if method is None else f"{method} "
+        some = ", ".join(sorted(missing)[:3])
+        raise ModelLoadError(
+            f"{path}: {kind}without {len(missing)} of the weights that {type(model).__name__} needs: {some}"
+        )

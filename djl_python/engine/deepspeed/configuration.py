@@ -1,8 +1,8 @@
-"""What DeepSpeed is told of a model: from its own configuration file (option.deepspeed_config_path) and our options.
+"""DeepSpeed's settings for a model: from its own configuration file (option.deepspeed_config_path) and our options.
 
 Runs in every process, without DeepSpeed. The file has the keys of https://www.deepspeed.ai/docs/config-json/ (for ZeRO)
-and of `deepspeed.init_inference` (https://deepspeed.readthedocs.io/en/latest/inference-init.html). Keys that are about
-something else are ignored, and named with the reason.
+and of `deepspeed.init_inference` (https://deepspeed.readthedocs.io/en/latest/inference-init.html). Other keys are
+ignored, with a remark that gives the reason.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .options import DeepSpeedOptions
 OPTION: Final = "option.deepspeed_config_path"
 _STAGE: Final = 3
 _DEVICES: Final = ("cpu", "nvme")
-#: Other names of keys, of `init_inference` and of DeepSpeed's older releases.
+#: Other names of keys, in `init_inference` and in DeepSpeed's older releases.
 _ALIASES: Final[Mapping[str, str]] = {
     "tp": "tensor_parallel",
     "kernel_inject": "replace_with_kernel_inject",
@@ -32,7 +32,7 @@ _ALIASES: Final[Mapping[str, str]] = {
 }
 _INTEGER: Final = (Annotated[int, msgspec.Meta(ge=1)], "an integer >= 1")
 _SWITCH: Final = (bool, "true or false")
-#: What `init_inference` is told of its kernels, and of tensor parallelism: the type of each, and its words.
+#: `init_inference`'s settings of kernels and of tensor parallelism: the type of each, and its words.
 _OF_KERNELS: Final[Mapping[str, tuple[Any, str]]] = {
     "max_out_tokens": _INTEGER,
     "min_out_tokens": _INTEGER,
@@ -77,7 +77,7 @@ _WITHOUT_EFFECT: Final[Mapping[str, str]] = _by_name(
         "it is for other devices, or for older releases": "args config disable_python_gc replace_method",
     }
 )
-#: Of `zero_optimization`: what is about optimizers and gradients.
+#: Keys of `zero_optimization` that configure optimizers and gradients.
 _OF_TRAINING: Final = frozenset(
     "cpu_offload cpu_offload_use_pin_memory contiguous_gradients elastic_checkpoint grad_hooks "
     "ignore_unused_parameters legacy_stage1 load_from_fp32_weights offload_optimizer override_module_apply "
@@ -86,12 +86,12 @@ _OF_TRAINING: Final = frozenset(
 )
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class PartitionPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What DeepSpeed does for a model.
 
     Attributes:
         zero: `zero_optimization`, of stage 3, and beside it `aio`: weights are partitioned; {}: they are not.
-        kernels: what `init_inference` is told of its kernels; None: there are none.
+        kernels: `init_inference`'s settings of its kernels; None: there are none.
         tensor_parallel: further values of `tensor_parallel`.
         source: the file, for errors; "": there is none.
     """
@@ -108,15 +108,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """A plan, what is wrong with it, and what of the file has no effect; lines without the option's name."""
+    """A plan, its faults, and remarks on keys without effect; lines without the option's name."""
 
-    plan: Plan
+    plan: PartitionPlan
     faults: list[str]
     remarks: list[str]
 
 
 def read_plan(options: DeepSpeedOptions, directory: Path, degree: int, *, on_cpu: bool) -> Reading:
-    """What the options, and their file if they name one, have DeepSpeed do.
+    """DeepSpeed's plan by the options, and by their file if they name one.
 
     Args:
         directory: relative paths are from there.
@@ -127,22 +127,22 @@ def read_plan(options: DeepSpeedOptions, directory: Path, degree: int, *, on_cpu
         ModelLoadError: the file can't be read, or is not a JSON object.
     """
     reading = _Reading(degree, on_cpu)
-    source, told = "", dict[str, Any]()
+    source, configuration = "", dict[str, Any]()
     if options.deepspeed_config_path:
         path = directory / options.deepspeed_config_path
-        source, told = str(path), _read(path)
-    told = reading.known(told)
-    inject = reading.typed(told, {"replace_with_kernel_inject": _SWITCH})
+        source, configuration = str(path), _read(path)
+    configuration = reading.known(configuration)
+    inject = reading.typed(configuration, {"replace_with_kernel_inject": _SWITCH})
     kernels = options.replace_with_kernel_inject or inject.get("replace_with_kernel_inject", False)
-    zero = reading.zero(told, directory)
+    zero = reading.zero(configuration, directory)
     if kernels and on_cpu:
         reading.faults.append("replace_with_kernel_inject: DeepSpeed's kernels are for GPUs, the model is on the CPU")
     if kernels and zero:
         reading.faults.append("replace_with_kernel_inject and zero_optimization: expected one of them")
-    plan = Plan(
+    plan = PartitionPlan(
         zero=zero,
-        kernels=reading.typed(told, _OF_KERNELS) if kernels else None,
-        tensor_parallel=reading.tensor_parallel(told.get("tensor_parallel", {})),
+        kernels=reading.typed(configuration, _OF_KERNELS) if kernels else None,
+        tensor_parallel=reading.tensor_parallel(configuration.get("tensor_parallel", {})),
         source=source,
     )
     return Reading(plan, reading.faults, reading.remarks)
@@ -155,48 +155,48 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 class _Reading:
-    """Reads the parts of a file, and collects what is to be said of them."""
+    """Reads the parts of a file, and collects faults and remarks."""
 
     def __init__(self, degree: int, on_cpu: bool) -> None:
         self._degree, self._on_cpu = degree, on_cpu
         self.faults: list[str] = []
         self.remarks: list[str] = []
 
-    def known(self, told: Mapping[str, Any]) -> dict[str, Any]:
+    def known(self, configuration: Mapping[str, Any]) -> dict[str, Any]:
         """The keys that have an effect, by their main names."""
-        found = {}
-        for key, value in told.items():
+        effective = {}
+        for key, value in configuration.items():
             main = _ALIASES.get(key, key)
             if main in _USED:
-                found[main] = value
+                effective[main] = value
             elif reason := _WITHOUT_EFFECT.get(key):
                 self._ignored(key, reason)
             else:
                 self._ignored(key, "DeepSpeed has no such key" + did_you_mean(key, (*_USED, *_WITHOUT_EFFECT)))
-        return found
+        return effective
 
     def typed(self, given: Mapping[str, Any], types: Mapping[str, tuple[Any, str]], prefix: str = "") -> dict[str, Any]:
-        """Those of the values that have a type here, if they have it."""
-        found = {}
+        """The values with a declared type, as far as they have it."""
+        values = {}
         for key, (kind, words) in types.items():
             if key not in given:
                 continue
             try:
-                found[key] = msgspec.convert(given[key], kind)
+                values[key] = msgspec.convert(given[key], kind)
             except msgspec.ValidationError:
                 self.faults.append(f"{prefix}{key}: {json.dumps(given[key])}: expected {words}")
-        return found
+        return values
 
-    def zero(self, told: Mapping[str, Any], directory: Path) -> dict[str, Any]:
+    def zero(self, configuration: Mapping[str, Any], directory: Path) -> dict[str, Any]:
         """The configuration of ZeRO; {} if weights are not partitioned."""
-        zero = self._object("zero_optimization", told.get("zero_optimization", {}))
+        zero = self._object("zero_optimization", configuration.get("zero_optimization", {}))
         stage = zero.get("stage", 0)
         if stage in (1, 2):
             self._ignored("zero_optimization", f"stage {stage} partitions what training keeps; expected stage {_STAGE}")
         if stage != _STAGE:
             if zero and stage not in (0, 1, 2):
                 self.faults.append(f"zero_optimization.stage: {json.dumps(stage)}: expected {_STAGE}")
-            if "aio" in told:
+            if "aio" in configuration:
                 self._ignored("aio", f"it is about zero_optimization of stage {_STAGE}")
             return {}
         for key in sorted(_OF_TRAINING & zero.keys()):
@@ -204,23 +204,23 @@ class _Reading:
         kept = {key: value for key, value in zero.items() if key not in _OF_TRAINING}
         if "offload_param" in kept:
             kept["offload_param"] = self._offload(kept["offload_param"], directory)
-        aio = self._object("aio", told.get("aio", {}))
+        aio = self._object("aio", configuration.get("aio", {}))
         return {"zero_optimization": kept} | ({"aio": aio} if aio else {})
 
     def tensor_parallel(self, value: Any) -> dict[str, Any]:
-        """Further values of `tensor_parallel`; that of `tp_size` is the option's business."""
+        """Further values of `tensor_parallel`; an option sets `tp_size`."""
         given = self._object("tensor_parallel", value)
         for key in sorted(given.keys() - _OF_TENSOR_PARALLEL):
             self._ignored(f"tensor_parallel.{key}", f"expected {', '.join(sorted(_OF_TENSOR_PARALLEL))}")
-        found = self.typed(given, _OF_TENSOR_PARALLEL, "tensor_parallel.")
-        size, degree = found.pop("tp_size", None), self._degree
+        values = self.typed(given, _OF_TENSOR_PARALLEL, "tensor_parallel.")
+        size, degree = values.pop("tp_size", None), self._degree
         if size is not None and degree and size != degree:
             self.faults.append(
                 f"tensor_parallel.tp_size: {json.dumps(size)}: option.tensor_parallel_degree gives the model {degree} "
                 "device(s); expected the same"
             )
-        found.pop("enabled", None)
-        return found
+        values.pop("enabled", None)
+        return values
 
     def _offload(self, value: Any, directory: Path) -> dict[str, Any]:
         """`offload_param`, with absolute paths."""

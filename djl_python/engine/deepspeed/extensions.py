@@ -1,9 +1,9 @@
-"""DeepSpeed's compiled parts, and what of DeepSpeed is silenced. Runs in the engine process, at load.
+"""DeepSpeed's compiled extensions, and its output. Runs in the engine process, at load.
 
 DeepSpeed compiles an extension when it is first used, for minutes, into a directory that all processes share
-(TORCH_EXTENSIONS_DIR, which the engine's row makes one of ours). torch marks a build with a file, which a build that is
-killed leaves behind: every later one would wait for it for ever. So extensions are loaded here first, under a lock of
-the operating system's, which ends with its process; under that lock nobody builds, and a mark is old.
+(TORCH_EXTENSIONS_DIR, which the engine's row makes one of ours). torch marks a build with a file, which a killed build
+leaves behind: every later build would wait for it for ever. So extensions are loaded here first, under a lock of the
+operating system, which ends with its process. Under that lock no other build runs, so any mark is old.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SHARED_MEMORY: Final = "deepspeed_shm_comm"
 
 
 def load_async_io() -> None:
-    """Have what reads and writes NVMe ready.
+    """Load the extension that reads and writes NVMe.
 
     Raises:
         ModelLoadError: it can't be compiled here.
@@ -102,7 +102,7 @@ def prepare_process() -> None:
 
 @contextlib.contextmanager
 def logging_prints() -> Iterator[None]:
-    """Context in which what is printed goes to the log, of which few are told."""
+    """Context in which printed lines go to the log at a low level."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         yield

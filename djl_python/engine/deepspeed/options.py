@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
-from ...config.settings import Positive
+from ...config.settings.values import Positive
 from ..builtin.options import BatchOptions
 
 #: DJL's ways to quantize with its own copy of DeepSpeed, and other engines' formats.

@@ -1,7 +1,7 @@
 """ZeRO-Inference: weights in equal parts on the devices that share a model, in memory or on NVMe. Engine process, once.
 
-A module's weights are gathered when it is called, and go again (ZeRO stage 3). So any model runs in this way, also one
-that is larger than its devices together; every step reads all weights.
+A module's weights are gathered when it is called, and released afterwards (ZeRO stage 3). So any model runs in this
+way, even one larger than all devices together; every step reads all weights.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ def partitioned(
     """Load a model whose weights ZeRO partitions.
 
     Args:
-        zero: of `Plan`.
+        zero: of `PartitionPlan`.
 
     Raises:
         ModelLoadError: DeepSpeed does not take a setting, or there is no place on NVMe.
     """
-    told, folder = _configuration(zero, dtype, settings)
+    options, folder = _configuration(zero, dtype, settings)
     try:
-        known = HfDeepSpeedConfig(told)  # by which transformers loads a weight at a time, for as long as it lives
+        known = HfDeepSpeedConfig(options)  # while it lives, transformers loads one weight at a time
         try:
             model = read({})
         finally:
             del known
             unset_hf_deepspeed_config()
-        deepspeed.initialize(model=model, config=told)
+        deepspeed.initialize(model=model, config=options)
     except ValueError as exc:  # pydantic's, of a setting
         raise ModelLoadError(f"DeepSpeed does not take zero_optimization: {exc}") from exc
     for module in model.modules():
@@ -52,14 +52,14 @@ def partitioned(
             setattr(module, name, buffer.to(device))
     if folder is not None:
         folder.removed_with(model)
-    words = _told(model, told, settings.tensor_parallel_degree, device)
+    words = _summary(model, options, settings.tensor_parallel_degree, device)
     return Placed(model, words, is_whole=False)
 
 
 def _configuration(
     zero: Mapping[str, Any], dtype: torch.dtype | None, settings: BuiltInSettings
 ) -> tuple[dict[str, Any], SwapFolder | None]:
-    """What DeepSpeed is told, and where weights are on NVMe, if they are."""
+    """DeepSpeed's configuration, and the folder of weights on NVMe, if any."""
     optimization = dict(zero["zero_optimization"])
     folder = None
     offload = dict(optimization.get("offload_param", {}))
@@ -80,7 +80,7 @@ def _configuration(
 
 
 def _largest_weight(settings: BuiltInSettings) -> int:
-    """Numbers of the model's largest weight, of which a buffer for what is read must have room for a device's part."""
+    """The size of the model's largest weight: a read buffer must have room for a device's part of it."""
     trusted = settings.trust_remote_code
     config = AutoConfig.from_pretrained(settings.model_path, trust_remote_code=trusted)
     with torch.device("meta"):
@@ -89,10 +89,10 @@ def _largest_weight(settings: BuiltInSettings) -> int:
     return largest
 
 
-def _told(model: Any, told: Mapping[str, Any], degree: int, device: torch.device) -> str:
+def _summary(model: Any, options: Mapping[str, Any], degree: int, device: torch.device) -> str:
     """Where weights are, in words; "": on the one device."""
     size = f"{sum(map(bytes_of, model.parameters())) / 2**20:,.1f} MiB of weights"
-    offload = told["zero_optimization"].get("offload_param", {}).get("device", "none")
+    offload = options["zero_optimization"].get("offload_param", {}).get("device", "none")
     if offload in ("none", device.type):
         return "" if degree == 1 else f"{size} are in equal parts on {degree} devices: every step gathers them"
     shared = f", in equal parts of {degree} devices" if degree > 1 else ""

@@ -1,9 +1,8 @@
-"""Has DeepSpeed place a model's weights, in the best way that computes what the model computes. Engine process, once.
+"""Has DeepSpeed place a model's weights, in the best way that keeps the model's logits. Engine process, once.
 
-Its kernels and its automatic tensor parallelism guess a model's structure from the names of its modules. So before a
-model is changed, its own logits after a short text are computed, in the host's memory, and whatever has been made of
-it must reproduce them; else the next way is tried, and the model's owner is told. The last one is ZeRO, which takes any
-model.
+Its kernels and its automatic tensor parallelism guess a model's structure from the names of its modules. So the model's
+own logits after a short text are computed first, in the host's memory, and the changed model must reproduce them; else
+the next way is tried, with a remark for the model's owner. The last way is ZeRO, which takes any model.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ...core.errors import ModelLoadError
+from ..call_errors import CALL_ERRORS
 from ..devices.placement import OnDevices, Placed, Read
 from ..devices.tensor_parallel import join_alone
-from ..native.file_mapping import releasing_after_use
-from ..opening.trial import distances, read_in_pieces
-from ..reading.call_errors import CALL_ERRORS
+from ..runner.file_mapping import releasing_after_use
+from ..runner.probe import distances, read_in_pieces
 from ..settings import BuiltInSettings
 from ..torch_backend.one_text_runner import OneTextRunner
-from .configuration import Plan
+from .configuration import PartitionPlan
 from .extensions import load_kernels, logging_prints, prepare_process
 from .partitioning import partitioned
 
@@ -35,7 +34,7 @@ log = logging.getLogger(__name__)
 
 #: Tokens of the text that a model is tried on.
 _TOKENS: Final = 24
-#: How far its logits may then be from its own (`opening.trial.distances`); a weight that is divided wrongly costs 0.1
+#: How far its logits may then be from its own (`opening.probe.distances`); a weight that is divided wrongly costs 0.1
 #: and more.
 _MOST_IN_FP32: Final = 5e-4
 _MOST: Final = 0.02
@@ -58,11 +57,11 @@ class _Way:
 
 
 class DeepSpeedPlacement:
-    """A `devices.placement.Placement`, for the settings' `placement_options`, which are a `Plan`."""
+    """A `devices.placement.DevicePlacement`, for the settings' `placement_options`, which are a `PartitionPlan`."""
 
     def __init__(self, settings: BuiltInSettings, device: torch.device) -> None:
         self._settings, self._device = settings, device
-        self._plan = msgspec.convert(settings.placement_options, Plan)
+        self._plan = msgspec.convert(settings.placement_options, PartitionPlan)
 
     def place(self, read: Read, dtype: torch.dtype | None) -> Placed:
         join_alone(self._device)
@@ -75,20 +74,20 @@ class DeepSpeedPlacement:
     def _changed(self, read: Read, dtype: torch.dtype | None) -> Placed:
         """The model as the first way that is right has changed it."""
         expected: Tensor | None = None
-        told: list[str] = []
+        remarks: list[str] = []
         for way in self._ways():
             model = read({})
-            if not told and dist.get_rank() == 0:
+            if not remarks and dist.get_rank() == 0:
                 expected = self._logits(model)
             reason = self._tried(way, model, expected)
             if not reason:
-                return Placed(model, "; ".join(told), way.keeps_one_text, is_whole=False)
-            told.append(f"{way.name} can't be used for {type(model).__name__}: {reason}")
+                return Placed(model, "; ".join(remarks), way.keeps_one_text, is_whole=False)
+            remarks.append(f"{way.name} can't be used for {type(model).__name__}: {reason}")
             del model
         if self._settings.tensor_parallel_degree == 1:
-            return replace(OnDevices(self._settings, self._device).place(read, dtype), offloaded="; ".join(told))
+            return replace(OnDevices(self._settings, self._device).place(read, dtype), offloaded="; ".join(remarks))
         placed = partitioned(read, dtype, self._settings, self._device, _PARTITIONED)
-        return replace(placed, offloaded="; ".join([*told, placed.offloaded]))
+        return replace(placed, offloaded="; ".join([*remarks, placed.offloaded]))
 
     def _ways(self) -> Iterator[_Way]:
         if self._plan.kernels is not None:
@@ -119,9 +118,9 @@ class DeepSpeedPlacement:
         reason = ""
         try:
             way.lay_out_(model)
-            found = self._continued(model) if way.keeps_one_text else self._logits(model)
+            logits = self._continued(model) if way.keeps_one_text else self._logits(model)
             if expected is not None:
-                reason = _difference(found, expected, model.dtype)
+                reason = _difference(logits, expected, model.dtype)
         except (*CALL_ERRORS, ModelLoadError) as error:
             log.debug("%s", way.name, exc_info=True)
             reason = f"{type(error).__name__}: {error}".splitlines()[0].split(". ")[0]
@@ -144,13 +143,13 @@ class DeepSpeedPlacement:
 
     def _ids(self, model: Any) -> list[int]:
         vocabulary = model.config.get_text_config(decoder=True).vocab_size
-        ids = self._settings.trial_ids[:_TOKENS]
+        ids = self._settings.probe_ids[:_TOKENS]
         return ids if ids and max(ids) < vocabulary else [(7 * i + 3) % vocabulary for i in range(_TOKENS)]
 
 
-def _difference(found: Tensor, expected: Tensor, dtype: torch.dtype) -> str:
-    """That logits are not the expected ones; "" if they are."""
-    off = float(distances(found, expected).median())
+def _difference(logits: Tensor, expected: Tensor, dtype: torch.dtype) -> str:
+    """A message if logits are not the expected ones, else ""."""
+    off = float(distances(logits, expected).median())
     log.info("checked against the model's own code: DeepSpeed's logits are off by %.1e (0: equal, 1: unrelated)", off)
     allowed = _MOST_IN_FP32 if dtype == torch.float32 else _MOST
     return "" if off <= allowed else f"its logits would differ by {off:.2g} (1: as much as unrelated ones)"

@@ -17,11 +17,12 @@ from ..builtin.row import (
     batch_environment,
     batch_faults,
     batch_settings,
+    batch_without_effect,
     checkpoint_faults,
-    degrees_without_effect,
 )
 from ..checkpoints.directory import check_checkpoint
-from ..interface import Engine, EngineSettings
+from ..interface import EngineSettings
+from ..row import Engine
 from ..settings import BuiltInSettings
 from .configuration import OPTION, Reading, read_plan
 from .options import DeepSpeedOptions
@@ -29,12 +30,12 @@ from .options import DeepSpeedOptions
 #: Tokens of a text that DeepSpeed's kernels have room for, where nothing says how many: DJL's default.
 _KERNELS_CONTEXT: Final = 1024
 _EXTENSIONS: Final = "extensions"
-#: What has been tried together: what an engine process of ours imports, and what builds DeepSpeed.
+#: Versions that were tried together: the imports of an engine process, and the build dependencies of DeepSpeed.
 _PINS: Final = (
     *("torch==2.13.0", "transformers==5.24.0", "accelerate==1.15.0", "llguidance==1.9.1", "numpy==2.4.6"),
     *("psutil==7.2.2", "uvloop==0.23.0", "setuptools==84.2.1", "wheel==0.48.0", "ninja==1.13.2"),
 )
-#: What reads and writes NVMe, which would be compiled for minutes at the first start that needs it.
+#: The extension that reads and writes NVMe; compiling it at the first start that needs it would take minutes.
 _COMPILES: Final = """
 from deepspeed.ops.op_builder import AsyncIOBuilder
 builder = AsyncIOBuilder()
@@ -67,12 +68,12 @@ def _reading(config: ModelConfig, options: DeepSpeedOptions) -> Reading:
 def _check(config: ModelConfig, options: DeepSpeedOptions) -> None:
     faults = batch_faults(config, options)
     if (stages := stages_each(config)) > 1:
-        pipeline = config.said("option.pipeline_parallel_degree", stages)
+        pipeline = config.cite("option.pipeline_parallel_degree", stages)
         faults.add([f"{pipeline}: DeepSpeed divides each layer (option.tensor_parallel_degree); expected 1"])
     with faults.collected(config.where(OPTION)):
-        told = Faults()
-        told.add(f"{OPTION}: {fault}" for fault in _reading(config, options).faults)
-        told.refuse()
+        of_file = Faults()
+        of_file.add(f"{OPTION}: {fault}" for fault in _reading(config, options).faults)
+        of_file.refuse()
     faults.refuse()
 
 
@@ -84,25 +85,26 @@ def _check_checkpoint(config: ModelConfig, options: DeepSpeedOptions, key: str, 
 
 
 def _without_effect(config: ModelConfig, options: DeepSpeedOptions) -> list[str]:
-    said = degrees_without_effect(config)
+    ignored = batch_without_effect(config, options)
     try:
         reading = _reading(config, options)
     except ModelLoadError:  # which `_check` says
-        return said
-    said += [f"{OPTION}: {remark}" for remark in reading.remarks]
+        return ignored
+    ignored += [f"{OPTION}: {remark}" for remark in reading.remarks]
     if options.checkpoint:
-        said.append(f"option.checkpoint={options.checkpoint} has no effect: the Hugging Face checkpoint is read")
+        ignored.append(f"option.checkpoint={options.checkpoint} has no effect: the Hugging Face checkpoint is read")
     if reading.plan.is_empty and devices_each(config) == 1:
-        said.append(
+        ignored.append(
             "option.rolling_batch=deepspeed has no effect: DeepSpeed has nothing to do for a model on one device "
             f"without {OPTION} or option.replace_with_kernel_inject"
         )
-    return said
+    return ignored
 
 
 def _environment(config: ModelConfig, options: DeepSpeedOptions, environ: Mapping[str, str]) -> Mapping[str, str]:
-    """What torch and DeepSpeed read when they are imported: beside torch's allocator, which devices there are, and
-    where extensions are compiled to."""
+    """Variables that torch and DeepSpeed read at import: torch's allocator, the devices, and the folder of
+    extensions.
+    """
     runtime = ENGINE.runtime(config.cache_dir)
     own = Path(runtime.venv) if runtime is not None and runtime.venv else engines_directory(config.cache_dir)
     on_cpu = config.option.device == "cpu" or not has_gpu()
@@ -118,13 +120,14 @@ ENGINE: Final = Engine(
     summary="DeepSpeed: divides any model among devices (AutoTP), or keeps one that is larger than memory in host "
     "memory or on NVMe (ZeRO-Inference); under the built-in engine's batch.",
     opens="djl_python.engine.deepspeed.opening:open_batch",
+    takes_probe_ids=True,
     options=DeepSpeedOptions,
     settings_type=BuiltInSettings,
     settings=_settings,
     checkpoints=batch_checkpoints,
     requires=("deepspeed",),
     distribution=Distribution(
-        # DeepSpeed comes as source, and is built with what is there by then.
+        # DeepSpeed comes as source, and is built with the packages installed by then.
         cpu=_PINS,
         cuda=_PINS,
         from_source=("deepspeed==0.19.8",),

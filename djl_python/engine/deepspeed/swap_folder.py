@@ -1,4 +1,4 @@
-"""Where a process keeps weights on NVMe: a folder of its own, which goes with it. Runs in the engine process, at load.
+"""A process's own folder for weights on NVMe, which is removed with it. Runs in the engine process, at load.
 
 DeepSpeed's own folder below `nvme_path` has the rank's name alone: models, and workers of one model, would overwrite
 one another's weights there, and a killed process leaves gigabytes behind.
@@ -23,7 +23,7 @@ _LOCK: Final = ".lock"
 
 
 class SwapFolder:
-    """A folder below a directory; what killed processes have left there goes first.
+    """A folder below a directory; leftovers of killed processes are removed first.
 
     Raises:
         ModelLoadError: the directory can't be written to.

@@ -1,4 +1,4 @@
-"""Which device an engine computes on, and what it computes there well. Runs in the engine process."""
+"""The device that an engine computes on, and its fast number formats. Runs in the engine process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 import torch
 
-from ...core.errors import ModelLoadError
+from ...core.errors import MachineLoadError, ModelLoadError
 
 # Compute capability (Ampere) from which a GPU does. Below, torch's fused attention doesn't take bf16 either.
 MULTIPLIES_BF16: Final = (8, 0)
@@ -17,23 +17,27 @@ def pick_device(name: str) -> torch.device:
     """`option.device`; "auto" is the first GPU if there is one.
 
     Raises:
-        ModelLoadError: this machine has no such device.
+        ModelLoadError: there are no such devices.
+        MachineLoadError: this machine has none, or it does not answer.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
+    except RuntimeError as exc:
+        raise ModelLoadError(f"option.device={name}: {str(exc).splitlines()[0]}") from exc
+    try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as exc:
-        raise ModelLoadError(f"option.device={name}: {str(exc).splitlines()[0]}") from exc
+        raise MachineLoadError(f"option.device={name}: {str(exc).splitlines()[0]}") from exc
     return device
 
 
 def prepare_device(device: torch.device) -> None:
-    """Set what torch keeps for the whole process."""
+    """Set torch's process-wide state."""
     if device.type != "cuda":
         return
-    if device.index is not None:  # what libraries launch without naming a device goes to the current one
+    if device.index is not None:  # libraries that name no device use the current one
         torch.cuda.set_device(device)
     # From H100 on, cuDNN's attention is torch's first choice. It makes a plan for every new shape, which takes half a
     # second, and contexts have a new shape in each step; on B200 it is silently wrong with fewer than 8 key heads
@@ -51,7 +55,7 @@ class SlowFormat:
 
 
 def slow_format(device: torch.device, asked: str) -> SlowFormat | None:
-    """The format that a device doesn't compute in, whatever the checkpoint has; None if there is none.
+    """The requested format, if the device only emulates it; None if it does not.
 
     Args:
         asked: `option.dtype`. fp16 is asked for in directories made for GPUs, so that it says nothing about a CPU; who

@@ -13,11 +13,11 @@ _CONTAINER: Final = Path("/sys/fs/cgroup")
 
 
 class _Files(NamedTuple):
-    """Where a version of cgroups says what a container may take, and has taken.
+    """A cgroup version's files with a container's limit and usage of memory.
 
     Attributes:
         limit, used, statistics: files below /sys/fs/cgroup.
-        droppable: the name in `statistics` of what the operating system can take back.
+        droppable: the name in `statistics` of memory that the operating system can take back.
     """
 
     limit: str
@@ -39,9 +39,14 @@ _ALL_CACHES_SHARE: Final = 0.8
 
 def cpu_cache_bytes(settings: BuiltInSettings) -> int:
     """Most bytes that the cache may take, given the memory that is free now."""
-    if settings.kv_cache_memory_mb is not None:
-        return settings.kv_cache_memory_mb * 2**20
-    return int(available_bytes() * min(_CPU_CACHE_SHARE, _ALL_CACHES_SHARE / settings.workers))
+    return cache_bytes_of(settings.kv_cache_memory_mb, settings.workers, available_bytes())
+
+
+def cache_bytes_of(kv_cache_memory_mb: int | None, workers: int, free: int) -> int:
+    """Most bytes of a worker's cache: by the setting, or its share of the free bytes."""
+    if kv_cache_memory_mb is not None:
+        return kv_cache_memory_mb * 2**20
+    return int(free * min(_CPU_CACHE_SHARE, _ALL_CACHES_SHARE / workers))
 
 
 def available_bytes(container: Path = _CONTAINER) -> int:

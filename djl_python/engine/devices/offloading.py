@@ -1,7 +1,7 @@
 """Models that are larger than a device: their modules on several devices, in memory and on disk, by accelerate.
 
-Runs in the engine process. A module whose weights are not where it computes gets them for each step, and they go again:
-a step reads them all, from memory or from the checkpoint's files.
+Runs in the engine process. Weights on another device are copied for each step and released again: a step reads them
+    all, from memory or from the checkpoint's files.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...config import has_gpu
+from ...core.errors import ModelLoadError
 from ..settings import BuiltInSettings
 from ..transformers_private import unsplit_classes
 from .free_memory import available_bytes
 
 #: Files of weights, where a directory has several kinds: the first that there is counts.
 _WEIGHTS: Final = ("*.safetensors", "*.bin", "*.gguf")
-#: Of a device's free memory, what weights may take: the cache and steps need some too.
+#: The share of a device's free memory that weights may take: the cache and steps need some too.
 _SHARE: Final = 0.8
 
 
 def offloads(settings: BuiltInSettings) -> bool:
-    """Whether the model is laid out by accelerate: it is told how, or told to and the model is larger than its device.
+    """Whether accelerate distributes the model: settings say how, or allow it and the model is larger than its device.
 
-    A model that fits is on one device, where it is faster; devices that share each layer are no case for it either.
+    A model that fits stays on one device, where it is faster; it is not used with tensor parallelism either.
     """
     if not settings.device_map or settings.ranks > 1:
         return False
@@ -39,7 +40,7 @@ def offloads(settings: BuiltInSettings) -> bool:
 
 
 def placed(settings: BuiltInSettings) -> dict[str, Any]:
-    """What transformers' `from_pretrained` is told."""
+    """The arguments of transformers' `from_pretrained`."""
     chosen = settings.device_map
     limits = json.loads(settings.max_memory) if settings.max_memory else None
     return {
@@ -49,17 +50,27 @@ def placed(settings: BuiltInSettings) -> dict[str, Any]:
     }
 
 
-def settle_(model: Any, settings: BuiltInSettings, folder: str) -> None:
-    """Make a model that has been laid out ready to run; a temporary folder goes with it."""
+def keep_offloaded_(model: Any, settings: BuiltInSettings, folder: str) -> None:
+    """Make a model that has been laid out ready to run; a temporary folder goes with it.
+
+    Raises:
+        ModelLoadError: transformers has left weights on disk, with nothing that would read them (5.9 does, if no weight
+            is elsewhere).
+    """
+    if not hasattr(model, "hf_device_map") and any(each.is_meta for each in model.parameters()):
+        raise ModelLoadError(
+            "option.device_map: this release of transformers runs no model of which all weights are on disk; "
+            "a newer one does, or more of max_memory"
+        )
     if not settings.offload_folder:
         weakref.finalize(model, shutil.rmtree, folder, ignore_errors=True)
     _bring_layers_whole_(model)
 
 
 def _bring_layers_whole_(model: Any) -> None:
-    """Have a layer's weights come when the layer is called, and not when each of its modules is.
+    """Bring a layer's weights when the layer is called, instead of when each of its modules is.
 
-    Some layers use weights of their modules without calling these: those of a convolution, say.
+    Some layers use weights of their modules without calling these, such as a convolution's.
     """
     from accelerate.hooks import AlignDevicesHook, add_hook_to_module, remove_hook_from_module
     from accelerate.utils import PrefixedDataset
@@ -69,7 +80,9 @@ def _bring_layers_whole_(model: Any) -> None:
         if type(layer).__name__ not in layers:
             continue
         hooks = (getattr(module, "_hf_hook", None) for module in layer.modules())
-        hook = next((one for one in hooks if isinstance(one, AlignDevicesHook) and one.offload), None)
+        hook = next(
+            (candidate for candidate in hooks if isinstance(candidate, AlignDevicesHook) and candidate.offload), None
+        )
         if hook is None:
             continue
         whole = AlignDevicesHook(
@@ -84,8 +97,8 @@ def _bring_layers_whole_(model: Any) -> None:
         add_hook_to_module(layer, whole)
 
 
-def told(model: Any, device: str) -> str:
-    """Where weights are that are not on the device that computes, in words; "": there are none.
+def describe_offloading(model: Any, device: str) -> str:
+    """In words, where weights are that are not on the computing device; "": there are none.
 
     Args:
         device: the one that computes, by torch's name.
@@ -93,7 +106,9 @@ def told(model: Any, device: str) -> str:
     places: Mapping[str, Any] = getattr(model, "hf_device_map", {})
     sizes: Counter[str] = Counter()
     for name, weight in model.named_parameters():
-        held_by = max((one for one in places if not one or f"{name}.".startswith(f"{one}.")), key=len, default=None)
+        held_by = max(
+            (prefix for prefix in places if not prefix or f"{name}.".startswith(f"{prefix}.")), key=len, default=None
+        )
         place = device if held_by is None else str(places[held_by])
         kind = "on disk" if place == "disk" else "in the host's memory" if place == "cpu" and device != "cpu" else ""
         sizes[kind] += weight.nbytes
@@ -104,9 +119,9 @@ def told(model: Any, device: str) -> str:
 
 
 def _weight_bytes(path: Path) -> int:
-    """The size of a checkpoint's files of weights; 0 where there are none, which loading will say."""
-    found = next((files for pattern in _WEIGHTS if (files := sorted(path.glob(pattern)))), [])
-    return sum(file.stat().st_size for file in found)
+    """The size of a checkpoint's weight files; 0 if there are none, which loading will report."""
+    weight_files = next((files for pattern in _WEIGHTS if (files := sorted(path.glob(pattern)))), [])
+    return sum(file.stat().st_size for file in weight_files)
 
 
 def _free_bytes(settings: BuiltInSettings) -> int:

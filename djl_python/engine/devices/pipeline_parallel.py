@@ -1,10 +1,10 @@
-"""Groups of a model's layers on devices of their own (pipeline parallelism), which compute one after the other.
+"""Pipeline parallelism: groups of a model's layers on different devices, which compute one after the other.
 
 Runs in the engine processes, one for each device: the ranks. All of them make the same calls of the model, in the same
 order. Rank 0 embeds the tokens, computes its layers, sends the hidden states to rank 1, and receives from the last rank
-those of which it computes the logits. The others receive hidden states, compute their layers, and send them on; they
-have neither the embedding's weights nor the head's. That layers are called with hidden states and return them,
-transformers says of an architecture (`base_model_pp_plan`).
+the hidden states for the logits. The others receive hidden states, compute their layers, and send them on; they have
+neither the embedding's weights nor the head's. transformers declares which architectures have layers that take and
+return hidden states (`base_model_pp_plan`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..settings import BuiltInSettings
 from ..transformers_private import ignore_when_loading, keep_uninitialized, untie
 from .tensor_parallel import hindrance
 
-#: What the plan of a model says of its layers, where they can be divided.
+#: A plan's entry for layers that can be divided.
 _LAYERS: Final = (["hidden_states", "attention_mask"], ["hidden_states"])
 
 
@@ -68,23 +68,22 @@ def keep_stage_(model: Any) -> None:
     ignore_when_loading(model, (f"^{re.escape(name)}$" for name in before - left))
 
 
-def end_trials(model: Any) -> None:
+def end_probes(model: Any) -> None:
     """Have rank 0 keep the logits to itself from now on, if the model has been divided by `keep_stage_`."""
     if stage := getattr(model, "stage", None):
-        stage.tells_logits = False
+        stage.sends_logits = False
 
 
 class _Stage:
     """One rank's group of layers, within a model that has weights for these alone.
 
     Attributes:
-        tells_logits: whether all ranks get the logits that rank 0 computes, which they compare while the model is
-            opened.
+        sends_logits: whether all ranks get the logits of rank 0, which they compare while the model is opened.
     """
 
     def __init__(self, model: Any, rank: int, degree: int) -> None:
         self._rank, self._degree = rank, degree
-        self.tells_logits = True
+        self.sends_logits = True
         base, head = model.get_decoder(), model.get_output_embeddings()
         mine = layers_of(rank, degree, len(base.layers))
         for index, layer in enumerate(base.layers):
@@ -92,22 +91,24 @@ class _Stage:
                 _empty_(layer, _passed)
         if rank == 0:
             _empty_(base.layers[mine.stop], self._others)
-            head.register_forward_hook(self._tell)
+            head.register_forward_hook(self._send_logits)
             return
         self._wrap_first_and_last_(base.layers, mine)
         embedding, vocabulary = base.get_input_embeddings(), head.out_features
         width, dtype = embedding.embedding_dim, embedding.weight.dtype
         base.set_input_embeddings(_Of(lambda ids: torch.zeros(*ids.shape, width, dtype=dtype, device=ids.device)))
-        model.set_output_embeddings(_Of(lambda hidden: self._told(hidden.new_zeros(*hidden.shape[:-1], vocabulary))))
+        model.set_output_embeddings(
+            _Of(lambda hidden: self._received_logits(hidden.new_zeros(*hidden.shape[:-1], vocabulary)))
+        )
         untie(model)
 
     def _wrap_first_and_last_(self, layers: nn.ModuleList, mine: range) -> None:
-        """Have the first of these layers get what the rank before has computed, and the last one send its result."""
+        """Have the first of these layers receive the previous rank's result, and the last one send its own."""
         layers[mine.start].register_forward_pre_hook(lambda layer, args: (self._receive(args[0]), *args[1:]))
         layers[mine.stop - 1].register_forward_hook(lambda layer, args, hidden: self._send(hidden))
 
     def _others(self, hidden: Tensor, *_: Any, **__: Any) -> Tensor:
-        """What the layers of all other ranks make of hidden states."""
+        """The result of the layers of all other ranks for hidden states."""
         self._send(hidden)
         return self._receive(hidden)
 
@@ -119,12 +120,12 @@ class _Stage:
         dist.recv(received, (self._rank - 1) % self._degree)
         return received
 
-    def _tell(self, head: nn.Module, args: Any, logits: Tensor) -> None:
-        if self.tells_logits:
+    def _send_logits(self, head: nn.Module, args: Any, logits: Tensor) -> None:
+        if self.sends_logits:
             dist.broadcast(logits.contiguous(), 0)
 
-    def _told(self, logits: Tensor) -> Tensor:
-        if self.tells_logits:
+    def _received_logits(self, logits: Tensor) -> Tensor:
+        if self.sends_logits:
             dist.broadcast(logits, 0)
         return logits
 
@@ -142,7 +143,7 @@ class _Of(nn.Module):
 
 
 def _empty_(module: nn.Module, forward: Callable[..., Tensor]) -> None:
-    """Have a module compute this instead, and have no weights; what else is read of it, as its kind, stays."""
+    """Replace a module's computation, and remove its weights; its class and other attributes stay."""
     module._modules.clear()
     module._parameters.clear()
     module._buffers.clear()

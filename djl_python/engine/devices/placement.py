@@ -1,4 +1,4 @@
-"""Where a model's weights go as it is loaded: to one device, to those that share it, or where a library lays them out.
+"""Places a model's weights while it is loaded: on one device, on those that share it, or where a library puts them.
 
 Runs in the engine process, at load.
 """
@@ -16,19 +16,18 @@ from ..settings import BuiltInSettings
 from . import offloading
 from .tensor_parallel import placement
 
-#: Has transformers load the model, and checks what it reports of the weights: takes arguments of `from_pretrained`.
+#: Has transformers load the model, and checks its report about the weights; takes arguments of `from_pretrained`.
 Read = Callable[[Mapping[str, Any]], Any]
 
 
 @dataclass(frozen=True)
 class Placed:
-    """A model whose weights are where they should be.
+    """A model whose weights are in place.
 
     Attributes:
-        offloaded: where weights are that are not on the device, and what else its owner should know, in words; "":
-            nothing.
-        keeps_one_text: whether its layers keep keys and values themselves, of the text that they read last.
-        is_whole: whether this process has its weights, all of them, where transformers has loaded them to.
+        offloaded: in words, where weights are that are not on the device, and other remarks for its owner; "": none.
+        keeps_one_text: whether its layers keep the keys and values of the last text themselves.
+        is_whole: whether this process has all weights, where transformers has loaded them.
     """
 
     model: Any
@@ -37,7 +36,7 @@ class Placed:
     is_whole: bool = True
 
 
-class Placement(Protocol):
+class DevicePlacement(Protocol):
     """One way to place a model's weights, for these settings and this process's device.
 
     `BuiltInSettings.placement` names a class of this kind, which is made with (settings, device).
@@ -58,7 +57,7 @@ class Placement(Protocol):
         """Load the model.
 
         Args:
-            dtype: the weights' number format; None if only the files of weights tell.
+            dtype: the weights' number format; None if only the weight files have it.
 
         Raises:
             ModelLoadError: it can't be placed so.
@@ -87,13 +86,13 @@ class LaidOut:
     def place(self, read: Read, dtype: torch.dtype | None) -> Placed:
         arguments = offloading.placed(self.settings)
         model = read(arguments)
-        offloading.settle_(model, self.settings, arguments["offload_folder"])
-        return Placed(model, offloading.told(model, self.device.type))
+        offloading.keep_offloaded_(model, self.settings, arguments["offload_folder"])
+        return Placed(model, offloading.describe_offloading(model, self.device.type))
 
 
-def placement_of(settings: BuiltInSettings, device: torch.device) -> Placement:
-    """What places the weights of a model with these settings."""
+def placement_of(settings: BuiltInSettings, device: torch.device) -> DevicePlacement:
+    """The placement of a model with these settings."""
     if settings.placement:
-        named: Placement = load_object(settings.placement)(settings, device)
+        named: DevicePlacement = load_object(settings.placement)(settings, device)
         return named
     return LaidOut(settings, device) if settings.device_map else OnDevices(settings, device)

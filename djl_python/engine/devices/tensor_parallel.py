@@ -1,8 +1,8 @@
-"""How many devices share each layer of a model (tensor parallelism), and what each of them is told.
+"""Tensor parallelism: how many devices share each layer of a model, and the arguments for each of them.
 
 Runs in the engine processes, one for each device: the ranks. A rank has its part of the weights and of the cache's
-heads. All ranks make the same calls in the same order; within each layer torch.distributed adds up what their parts
-have computed. How a model's layers are divided, transformers says.
+heads. All ranks make the same calls in the same order; within each layer torch.distributed adds up the results of their
+parts. transformers declares how a model's layers are divided.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .device import pick_device, prepare_device
 
 log = logging.getLogger(__name__)
 
-#: What the degree has to divide, by its names in config.json.
+#: Numbers that the degree has to divide, by their names in config.json.
 _DIVIDED: Final = ("num_attention_heads", "num_key_value_heads")
 #: Types of layers, in config.json, that keep all that they know of a text in the cache's blocks.
 _PAGED_LAYERS: Final = frozenset({"full_attention", "sliding_attention"})
@@ -63,7 +63,7 @@ def degree_of(settings: BuiltInSettings) -> int:
 
 
 def hindrance(settings: BuiltInSettings, text: Any, has_plan: bool) -> str | None:
-    """What has a model run on one device; None if nothing does.
+    """Why a model runs on one device; None if nothing prevents more.
 
     Args:
         text: the configuration of the language model.
@@ -118,7 +118,7 @@ def join(rank: int, settings: BuiltInSettings, meeting: Path) -> None:
 
 
 def placement(settings: BuiltInSettings, device: torch.device) -> dict[str, Any]:
-    """What transformers' `from_pretrained` is told: the device, or how many ranks this process is one of.
+    """The arguments of transformers' `from_pretrained`: the device, or the number of ranks.
 
     Raises:
         ModelLoadError: transformers, or torch, is too old to divide a model.

@@ -1,4 +1,4 @@
-"""Which build of torch is installed, and which GPUs it sees. Runs in `djl-serving doctor`."""
+"""The installed build of torch, and the GPUs that it sees. Runs in `djl-serving doctor`."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Gpu(msgspec.Struct, frozen=True):
 class TorchBuild(msgspec.Struct, frozen=True):
     """The torch of this interpreter.
 
-    `platform` is "CPUs", "CUDA 12.8" or "ROCm 6.2"; `threads` are those of its operations on a CPU; `problem` is why
-    it sees no GPUs, where it says that.
+    `platform` is "CPUs", "CUDA 12.8" or "ROCm 6.2"; `threads` are those of its operations on a CPU; `problem` is
+    torch's reason for seeing no GPUs, if it gives one.
     """
 
     version: str
@@ -36,7 +36,7 @@ class TorchBuild(msgspec.Struct, frozen=True):
 
 def torch_build() -> TorchBuild:
     """Look at torch, and at each GPU."""
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     return TorchBuild(
@@ -44,7 +44,7 @@ def torch_build() -> TorchBuild:
         platform=_platform(),
         threads=torch.get_num_threads(),
         gpus=tuple(map(_gpu, range(count))),
-        problem="; ".join(str(warning.message).splitlines()[0] for warning in said),
+        problem="; ".join(str(warning.message).splitlines()[0] for warning in warned),
     )
 
 

@@ -1,8 +1,7 @@
 """Numbers from the host to the device. Runs in the engine process.
 
-A plain copy to a GPU waits until the GPU has done everything that it was asked for before. One that doesn't block is
-queued like a kernel; from memory that isn't pinned it has read the numbers when it returns, so that they may change or
-go.
+A plain copy to a GPU waits until the GPU has finished all earlier work. A non-blocking copy is queued like a kernel;
+from unpinned memory, it has read the numbers when it returns, so that they may change or be freed.
 """
 
 from __future__ import annotations

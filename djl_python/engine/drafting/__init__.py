@@ -1,5 +1,5 @@
-"""Draft tokens, several of which the model checks in one step (speculative decoding). Runs in the engine process.
+"""Speculative decoding: draft tokens, which the model checks together in one step. Runs in the engine process.
 
 `ngram` looks them up in the text so far, `draft_model` has a smaller model write them; `speculation` decides how many,
-from the acceptance rate and what a row costs; `speculation_setup` opens what the settings ask for.
+from the acceptance rate and what a row costs; `speculation_setup` opens the drafter of the settings.
 """

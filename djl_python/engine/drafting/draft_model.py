@@ -8,18 +8,18 @@ numbers as the model will, so that both draw the same token where they nearly ag
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence as Rows
+from collections import abc
 from dataclasses import dataclass, field
 from typing import Final
 
 import torch
 
-from ..batch.chunk import Chunk
+from ..batch.chunk import SequenceChunk
 from ..batch.sequence import NO_TOKEN, Sequence
-from ..opening.opened_model import OpenedModel
+from ..runner.model_runner import sampled_or_logits
+from ..runner.opened_model import OpenedModel
 from ..sampling.row_sampler import SampledTokens
 from ..sampling.sampler import Sampler
-from ..torch_backend.model_runner import sampled_or_logits
 from .speculation import ROW_COST, Confidence, Drafts
 
 _WEIGHT: Final = 0.1  # of the newest time in a moving average
@@ -27,7 +27,7 @@ _WEIGHT: Final = 0.1  # of the newest time in a moving average
 
 @dataclass
 class _DraftState:
-    """A sequence as the draft model knows it.
+    """The draft model's state of a sequence.
 
     Attributes:
         blocks: the sequence's `blocks` list; the sequence has another list object after a preemption.
@@ -48,10 +48,13 @@ class ModelDrafter:
         draft: the draft model, over a cache with as many blocks as the model's own; `close` closes it.
         max_model_len: most tokens of a sequence to draft for.
         block_size: tokens in a block.
+
+    Attributes:
+        runner: runs the draft model.
     """
 
     def __init__(self, draft: OpenedModel, sampler: Sampler, max_model_len: int, block_size: int) -> None:
-        self._runner = draft.runner
+        self.runner = draft.runner
         self._pick = draft.sampling.pick
         self._max_model_len = max_model_len
         self._block_size = block_size
@@ -64,7 +67,7 @@ class ModelDrafter:
         self._model_s = 0.0  # one step of the model
         self._proposed_at = 0.0
 
-    def propose(self, sequences: Rows[Sequence], ahead: Rows[int]) -> Drafts:
+    def propose(self, sequences: abc.Sequence[Sequence], ahead: abc.Sequence[int]) -> Drafts:
         began = time.perf_counter()
         cost = ROW_COST + (self._draft_s / self._model_s if self._model_s else 0.0)
         twins: list[tuple[Sequence, int]] = []
@@ -92,7 +95,7 @@ class ModelDrafter:
         self._has_read(shadow, min(shadow.guessed, sequence.computed))
         shadow.confidence.learn(proposed, accepted)
 
-    def follow(self, chunks: Rows[Chunk]) -> None:
+    def follow(self, chunks: abc.Sequence[SequenceChunk]) -> None:
         """Read the prompts that the model reads, in the same pieces."""
         if self._proposed_at and all(chunk.completes for chunk in chunks):
             self._model_s = _mean(self._model_s, time.perf_counter() - self._proposed_at)
@@ -101,7 +104,7 @@ class ModelDrafter:
             first, end = chunk.sequence.computed, chunk.sequence.computed + chunk.length
             self._unread.update(chunk.sequence.blocks[first // self._block_size : end // self._block_size])
         pieces = [
-            Chunk(twin, min(twin.remaining, chunk.length))
+            SequenceChunk(twin, min(twin.remaining, chunk.length))
             for chunk in chunks
             if not chunk.drafts
             and chunk.length > 1
@@ -111,7 +114,7 @@ class ModelDrafter:
         for piece in pieces:
             self._catch_up(piece.sequence, leave=piece.length)
         if pieces:
-            self._runner.run(pieces)
+            self.runner.run(pieces)
         for piece in pieces:
             self._has_read(self._shadows[piece.sequence.id], len(piece.sequence.tokens))
 
@@ -140,21 +143,21 @@ class ModelDrafter:
         """Read the tokens generated while drafts were not worth it, except for the last `leave`."""
         while twin.remaining > leave:
             length = min(twin.remaining - leave, self._max_prefill_tokens)
-            self._runner.run([Chunk(twin, length)])
+            self.runner.run([SequenceChunk(twin, length)])
             twin.computed += length
 
     def _guess(self, twins: list[Sequence]) -> None:
         """Draft one token for each sequence, and append it."""
         for twin in twins:
             self._catch_up(twin, leave=2)  # the last token, and the last draft, unread, if all were accepted
-        chunks = [Chunk(twin, twin.remaining) for twin in twins]
+        chunks = [SequenceChunk(twin, twin.remaining) for twin in twins]
         asked = self._sampler.ask(twins)
-        found = sampled_or_logits(self._runner, self._pick, chunks, asked)
-        if isinstance(found, SampledTokens):
-            tokens = found.token_ids
+        output = sampled_or_logits(self.runner, self._pick, chunks, asked)
+        if isinstance(output, SampledTokens):
+            tokens = output.token_ids
         else:
             with torch.inference_mode():
-                tokens = [drawn.token_id for drawn in self._sampler.sample(found, twins, asked)]
+                tokens = [drawn.token_id for drawn in self._sampler.sample(output, twins, asked)]
         for twin, token in zip(twins, tokens, strict=True):
             twin.computed = len(twin.tokens)
             # Where the draft model's scores are NaN, any token will do: the model checks it.

@@ -1,16 +1,16 @@
 """Draft tokens by looking the last tokens up in the text so far ("prompt lookup"). Runs in the engine process.
 
-Proposes what followed them the last time. That is right where a text repeats itself or its prompt (summaries, edits,
-code), and next to free where it doesn't.
+Proposes the tokens that followed them the last time. That is right where a text repeats itself or its prompt
+(summaries, edits, code), and next to free where it doesn't.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Rows
+from collections import abc
 from dataclasses import dataclass, field
 from typing import Final
 
-from ..batch.chunk import Chunk
+from ..batch.chunk import SequenceChunk
 from ..batch.sequence import Sequence
 from .speculation import Confidence, Drafts
 
@@ -42,15 +42,15 @@ class NgramDrafter:
     def __init__(self) -> None:
         self._seen: dict[int, _Seen] = {}
 
-    def propose(self, sequences: Rows[Sequence], ahead: Rows[int]) -> Drafts:
-        found = ((sequence.id, self._drafts(sequence, most)) for sequence, most in zip(sequences, ahead, strict=True))
-        return {sequence_id: drafts for sequence_id, drafts in found if drafts}
+    def propose(self, sequences: abc.Sequence[Sequence], ahead: abc.Sequence[int]) -> Drafts:
+        drafted = ((sequence.id, self._drafts(sequence, most)) for sequence, most in zip(sequences, ahead, strict=True))
+        return {sequence_id: drafts for sequence_id, drafts in drafted if drafts}
 
     def learn(self, sequence: Sequence, proposed: int, accepted: int) -> None:
         seen = self._seen[sequence.id]
         seen.confidence[seen.matched].learn(proposed, accepted)
 
-    def follow(self, chunks: Rows[Chunk]) -> None:
+    def follow(self, chunks: abc.Sequence[SequenceChunk]) -> None:
         return
 
     def forget(self, sequence: Sequence) -> None:

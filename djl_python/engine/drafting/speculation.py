@@ -1,4 +1,4 @@
-"""Speculative decoding: draft tokens, which the model checks together with the token that it has to read anyway.
+"""Speculative decoding: the model checks draft tokens together with the token that it has to read anyway.
 
 Runs in the engine process. A draft is accepted if the sampler, with the random number of its position, draws the same
 token. So the text is, token for token, what it would be without speculation, greedy or sampled. Drafts only change the
@@ -7,12 +7,12 @@ speed, and stop where they do not pay.
 
 from __future__ import annotations
 
+from collections import abc
 from collections.abc import Callable
-from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from ..batch.chunk import Chunk
+from ..batch.chunk import SequenceChunk
 from ..batch.scheduler import MAX_DRAFT_ROWS
 from ..batch.sequence import Sequence
 
@@ -28,7 +28,7 @@ _TRY_AGAIN: Final = 24  # opportunities to let pass where drafts do not pay, bef
 class Drafter(Protocol):
     """Proposes draft tokens."""
 
-    def propose(self, sequences: Rows[Sequence], ahead: Rows[int]) -> Drafts:
+    def propose(self, sequences: abc.Sequence[Sequence], ahead: abc.Sequence[int]) -> Drafts:
         """Drafts by sequence id, at most `ahead` tokens for each sequence; none for one without a good guess."""
         ...
 
@@ -36,7 +36,7 @@ class Drafter(Protocol):
         """Learn how many drafts for a sequence were right; it has grown by these and one more token."""
         ...
 
-    def follow(self, chunks: Rows[Chunk]) -> None:
+    def follow(self, chunks: abc.Sequence[SequenceChunk]) -> None:
         """Take note that the model has read these chunks; called before `Sequence.computed` is advanced."""
         ...
 
@@ -84,16 +84,21 @@ class Speculation:
     Args:
         length: most drafts for a sequence in one step.
         max_model_len: most tokens of a sequence.
+
+    Attributes:
+        drafter: proposes the drafts.
     """
 
     def __init__(self, drafter: Drafter, length: int, max_model_len: int) -> None:
-        self._drafter = drafter
+        self.drafter = drafter
         self._length = length
         self._max_model_len = max_model_len
         self.proposed = 0
         self.accepted = 0
 
-    def add_drafts(self, chunks: list[Chunk], reserve: Callable[[Chunk, int], int]) -> list[Chunk]:
+    def add_drafts(
+        self, chunks: list[SequenceChunk], reserve: Callable[[SequenceChunk, int], int]
+    ) -> list[SequenceChunk]:
         """The chunks, some of them with drafts.
 
         Args:
@@ -105,33 +110,33 @@ class Speculation:
             return chunks
         share = spare // len(able)
         ahead = [reserve(chunk, min(room, share)) for chunk, room in able]
-        drafts = self._drafter.propose([chunk.sequence for chunk, _ in able], ahead)
+        drafts = self.drafter.propose([chunk.sequence for chunk, _ in able], ahead)
         return [
-            Chunk(chunk.sequence, chunk.length + len(guess), guess)
+            SequenceChunk(chunk.sequence, chunk.length + len(guess), guess)
             if (guess := drafts.get(chunk.sequence.id))
             else chunk
             for chunk in chunks
         ]
 
-    def follow(self, chunks: Rows[Chunk]) -> None:
-        """Tell the drafter that the model has read these chunks."""
-        self._drafter.follow(chunks)
+    def follow(self, chunks: abc.Sequence[SequenceChunk]) -> None:
+        """Update the drafter after the model has read these chunks."""
+        self.drafter.follow(chunks)
 
-    def learn(self, chunk: Chunk, accepted: int) -> None:
+    def learn(self, chunk: SequenceChunk, accepted: int) -> None:
         """Take note of how many of the chunk's drafts were right."""
         self.proposed += len(chunk.drafts)
         self.accepted += accepted
-        self._drafter.learn(chunk.sequence, len(chunk.drafts), accepted)
+        self.drafter.learn(chunk.sequence, len(chunk.drafts), accepted)
 
     def forget(self, sequence: Sequence) -> None:
         """Drop what is kept for a sequence that has ended."""
-        self._drafter.forget(sequence)
+        self.drafter.forget(sequence)
 
     def close(self) -> None:
         """No more drafts are wanted."""
-        self._drafter.close()
+        self.drafter.close()
 
-    def _room(self, chunk: Chunk) -> int:
+    def _room(self, chunk: SequenceChunk) -> int:
         """How many drafts this chunk could have."""
         sequence = chunk.sequence
         if not chunk.completes or chunk.length > 1 or not sequence.generated or not _predictable(sequence):

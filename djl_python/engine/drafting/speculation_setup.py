@@ -1,4 +1,4 @@
-"""Opens what `option.speculative` asks for. Runs in the engine process, once."""
+"""Opens the drafter that `option.speculative` names. Runs in the engine process, once."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import msgspec
 import torch
 
 from ...core.errors import ModelLoadError
-from ..checkpoints.loading import rounding, threads_of
+from ..checkpoints.leaving import rounding
+from ..checkpoints.loading import threads_of
 from ..interface import Progress
 from ..opening.open_model import open_model
-from ..opening.opened_model import NATIVE, OpenedModel
+from ..runner.opened_model import NATIVE, OpenedModel
 from ..sampling.sampler import Sampler
 from ..settings import BuiltInSettings
 from .draft_model import ModelDrafter
@@ -29,7 +30,7 @@ _MODEL_LENGTH: Final = 5
 def open_speculation(
     settings: BuiltInSettings, opened: OpenedModel, sampler: Sampler, progress: Progress
 ) -> Speculation | None:
-    """Open what makes drafts for the opened model; None if nothing does.
+    """Open the drafter of the opened model; None without one.
 
     Raises:
         ModelLoadError: the draft model does not fit the model.
@@ -59,6 +60,7 @@ def _open_model(settings: BuiltInSettings, opened: OpenedModel, sampler: Sampler
             placement="",
             pipeline_parallel_degree=1,
             image_example=None,
+            enable_lora=False,  # its guesses are the base's
         ),
         progress,
     )

@@ -1,11 +1,13 @@
-"""Compiles the kernels for a kind of processor: when a wheel is built, or in an engine process whose wheel has none.
+"""Compiles the kernels for a kind of processor: when a wheel is built, or in an engine process whose wheel lacks them.
 
 Imports nothing from the package: setup.py runs this before the package is installed.
 """
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
+import os
 import platform
 import shutil
 import subprocess
@@ -16,15 +18,24 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple
 
-#: The folder of the kernels' sources, where those that come with the package lie, too.
+#: The folder of the kernels' sources, and of the kernels that come with the package. Sources include each other by
+#: their path in it.
 SOURCES: Final = Path(__file__).parent / "kernels"
 _FLAGS: Final = ("-std=c++17", "-O3", "-fPIC", "-pthread")
-_TIMEOUT_S: Final = 300
+#: How long a compiler may take.
+TIMEOUT_S: Final = 300
+#: Headers of the C++ library and of the system; a compiler alone does not bring them.
+_HEADERS: Final = ("algorithm", "atomic", "cstdint", "thread", "vector", "unistd.h", "linux/futex.h")
+_DIGEST_BYTES: Final = hashlib.sha256().digest_size
 _AVX2: Final = frozenset({"avx2", "fma", "f16c"})
 _AVX512: Final = _AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
 _AVX512_BF16: Final = _AVX512 | {"avx512_vnni", "avx512_bf16"}
 #: AMX: a process has to ask the system for permission to use tiles.
 TILES: Final = frozenset({"amx_tile", "amx_bf16", "amx_int8"})
+# arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) of Linux on x86-64
+_ARCH_PRCTL: Final = 158
+_REQUEST_PERMISSION: Final = 0x1023
+_TILE_DATA: Final = 18
 
 
 class CompilationError(Exception):
@@ -67,7 +78,9 @@ _ALL: Final = (
     Processor("neon", "aarch64", frozenset({"asimd"}), ("-march=armv8-a",)),
 )
 #: The kinds that the kernels distinguish (vectors.h) on this machine's architecture, best first; empty if unsupported.
-PROCESSORS: Final = tuple(one for one in _ALL if sys.platform == "linux" and one.machine == platform.machine())
+PROCESSORS: Final = tuple(
+    processor for processor in _ALL if sys.platform == "linux" and processor.machine == platform.machine()
+)
 
 
 def features_here() -> set[str]:
@@ -77,14 +90,50 @@ def features_here() -> set[str]:
     return set(next((line for line in lines if line.startswith(("flags", "Features"))), "").split())
 
 
+def processors_here() -> list[Processor]:
+    """The kinds of processor whose kernels this process can run, best first."""
+    here = features_here()
+    if here >= TILES and not may_use_tiles():
+        here -= TILES
+    return [processor for processor in PROCESSORS if processor.features <= here]
+
+
+def may_use_tiles() -> bool:
+    """Ask the system for permission to use AMX tiles, 8 KiB of state for each thread; later threads have it, too.
+
+    Linux grants it to any process from 5.16 on (its documentation of XSTATE); systems that emulate Linux may not.
+    """
+    return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0)
+
+
 def compiler() -> str | None:
     """Path of this machine's C++ compiler; None if there is none."""
-    return next((found for name in ("c++", "g++", "clang++") if (found := shutil.which(name))), None)
+    return next((path for name in ("c++", "g++", "clang++") if (path := shutil.which(name))), None)
+
+
+def what_is_missing() -> str:
+    """The missing requirement for compiling the kernels: a compiler, or the first missing header; "" if nothing is
+    missing.
+    """
+    command = compiler()
+    if command is None:
+        return "a C++ compiler"
+    includes = "".join(f"#include <{name}>\n" for name in _HEADERS)
+    try:
+        done = subprocess.run(
+            [command, "-std=c++17", "-fsyntax-only", "-x", "c++", "-"],
+            input=includes, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as reason:
+        return f"a C++ compiler that runs: {reason}"
+    if not done.returncode:
+        return ""
+    return next((line for line in done.stderr.splitlines() if "error" in line), "headers")
 
 
 def fingerprint(processor: Processor) -> str:
     """Hash of the sources and flags of a processor's kernels; the library contains it (`djl_fingerprint`)."""
-    sources = [path.read_text() for path in sorted((*SOURCES.glob("*.h"), *SOURCES.glob("*.cpp")))]
+    sources = [path.read_text() for path in sorted((*SOURCES.rglob("*.h"), *SOURCES.rglob("*.cpp")))]
     return hashlib.sha256("\0".join((*sources, *_flags(processor))).encode()).hexdigest()[:16]
 
 
@@ -93,8 +142,19 @@ def is_current(path: Path, processor: Processor) -> bool:
     return path.exists() and fingerprint(processor).encode() in path.read_bytes()
 
 
+def is_whole(path: Path) -> bool:
+    """Whether the library at `path` is as `compile_kernels` left it, to the last bit: a damaged one may crash."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return False
+    return hashlib.sha256(content[:-_DIGEST_BYTES]).digest() == content[-_DIGEST_BYTES:]
+
+
 def compile_kernels(processor: Processor, path: Path, further_flags: Sequence[str] = ()) -> None:
     """Build the library at `path` atomically, even when several processes do so at once.
+
+    Its checksum is at its end, where loaders do not look. All of it is on disk before it has its name.
 
     Args:
         further_flags: of the compiler, after those of all builds.
@@ -105,12 +165,17 @@ def compile_kernels(processor: Processor, path: Path, further_flags: Sequence[st
     command = compiler()
     if command is None:
         raise CompilationError("there is no C++ compiler (c++, g++ or clang++)")
-    flags = (*_flags(processor), f'-DDJL_FINGERPRINT="{fingerprint(processor)}"', *further_flags)
+    flags = (
+        *_flags(processor),
+        f"-iquote{SOURCES}",
+        f'-DDJL_FINGERPRINT="{fingerprint(processor)}"',
+        *further_flags,
+    )
 
     def run(*arguments: str | Path) -> None:
         try:
             done = subprocess.run(
-                [command, *flags, *arguments], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+                [command, *flags, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as reason:
             raise CompilationError(f"{command} failed: {reason}") from reason
@@ -129,12 +194,34 @@ def compile_kernels(processor: Processor, path: Path, further_flags: Sequence[st
 
     try:
         with ThreadPoolExecutor() as side_by_side:
-            objects = list(side_by_side.map(compiled, SOURCES.glob("*.cpp")))
+            objects = list(side_by_side.map(compiled, SOURCES.rglob("*.cpp")))
         built = folder / path.name
         run("-shared", *objects, "-o", built)
+        _seal(built)
         built.rename(path)
+        _keep(path.parent)
+    except OSError as reason:
+        raise CompilationError(f"there is no place for the kernels: {reason}") from reason
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _seal(path: Path) -> None:
+    """Append the checksum of a file to it, and have the system write it all."""
+    digest = hashlib.sha256(path.read_bytes()).digest()
+    with path.open("ab") as file:
+        file.write(digest)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _keep(folder: Path) -> None:
+    """Have the system write which files a folder has."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _flags(processor: Processor) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What heads the kernels' KV cache takes, and where it finds them in rows. Runs in the engine process."""
+"""The heads that the kernels' KV cache supports, and their places in rows. Runs in the engine process."""
 
 from __future__ import annotations
 

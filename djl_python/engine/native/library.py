@@ -1,8 +1,9 @@
 """Finds the kernels for this processor, or has them built. Engine process, once.
 
-A wheel contains them (setup.py). If it doesn't, or if the sources have changed since, the machine's compiler builds
-them into the user's cache directory: some ten seconds the first time, nothing after. Without a compiler, on an
-unsupported processor, or where no code can be loaded, there are none, and `UnavailableError` gives the reason.
+A wheel contains them (setup.py): for every kind of processor, or for that of the machine where it was built. If it
+doesn't have them, or if the sources have changed since, the machine's compiler builds them into the user's cache
+directory: half a minute of processor time the first time, nothing after. Without a compiler, on an unsupported
+processor, or where no code can be loaded, there are none, and `KernelsUnavailableError` gives the reason.
 """
 
 from __future__ import annotations
@@ -24,25 +25,22 @@ from .abi.places import differences
 from .compiling import (
     PROCESSORS,
     SOURCES,
-    TILES,
     CompilationError,
     Processor,
     compile_kernels,
     features_here,
     fingerprint,
     is_current,
+    is_whole,
+    processors_here,
 )
 
 log = logging.getLogger(__name__)
 
 _FINDING: Final = threading.Lock()
-# arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) of Linux on x86-64
-_ARCH_PRCTL: Final = 158
-_REQUEST_PERMISSION: Final = 0x1023
-_TILE_DATA: Final = 18
 
 
-class UnavailableError(Exception):
+class KernelsUnavailableError(Exception):
     """There are no native kernels here; the message says what is missing."""
 
 
@@ -50,21 +48,21 @@ def library() -> ctypes.CDLL:
     """The best kernels that exist or can be built for this processor. Looked for once, even if none are found.
 
     Raises:
-        UnavailableError: the processor lacks a feature, or there are no kernels and none could be built or loaded.
+        KernelsUnavailableError: no kernels for this processor could be found, built or loaded.
     """
     with _FINDING:
-        found = _answer()
-    if isinstance(found, str):
-        raise UnavailableError(found)
-    return found
+        kernels = kernels_or_reason()
+    if isinstance(kernels, str):
+        raise KernelsUnavailableError(kernels)
+    return kernels
 
 
 @functools.cache
-def _answer() -> ctypes.CDLL | str:
-    """The kernels, or why there are none."""
+def kernels_or_reason() -> ctypes.CDLL | str:
+    """What `library` returns, or why there are none; the answer is remembered."""
     try:
         return find_library()
-    except UnavailableError as reason:
+    except KernelsUnavailableError as reason:
         return str(reason)
 
 
@@ -73,42 +71,26 @@ def find_library() -> ctypes.CDLL:
     reasons: list[str] = []
     for processor in processors_here():
         try:
-            return _declared(_found(processor) or _built(processor))
+            return _declared(_shipped(processor) or _built(processor))
         except CompilationError as reason:  # an old compiler may not know this kind, but the next
             reasons.append(str(reason))
-    raise UnavailableError(reasons[0] if reasons else lacking())
-
-
-def processors_here() -> list[Processor]:
-    """The kinds of processor whose kernels this process can run, best first."""
-    here = features_here()
-    if here >= TILES and not _may_use_tiles():
-        here -= TILES
-    return [processor for processor in PROCESSORS if processor.features <= here]
-
-
-def _may_use_tiles() -> bool:
-    """Ask the system for permission to use AMX tiles, 8 KiB of state for each thread; later threads have it, too.
-
-    Linux grants it to any process from 5.16 on (its documentation of XSTATE); systems that emulate Linux may not.
-    """
-    return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0)
+    raise KernelsUnavailableError(reasons[0] if reasons else lacking())
 
 
 def place_of(processor: Processor) -> str:
-    """Where the kernels of a kind are, in words; "" where they are still to be built."""
+    """The place of a kind's kernels, in words; "" if they are not built yet."""
     if is_current(SOURCES / processor.library, processor):
         return "which came with the package"
     home = _home()
     kept = None if home is None else home / f"kernels-{processor.name}-{fingerprint(processor)}.so"
-    return f"built before, in {kept}" if kept is not None and os.access(kept, os.R_OK) else ""
+    return f"built before, in {kept}" if kept is not None and is_whole(kept) else ""
 
 
 def begin_building() -> None:
     """Build the kernels in a background thread, if they aren't there; `library` waits for it."""
 
     def build() -> None:
-        with contextlib.suppress(UnavailableError):  # `library` raises it again when the kernels are needed
+        with contextlib.suppress(KernelsUnavailableError):  # `library` raises it again when the kernels are needed
             library()
 
     threading.Thread(target=build, name="kernels", daemon=True).start()
@@ -122,7 +104,7 @@ def lacking() -> str:
     return f"the processor lacks {', '.join(sorted(missing))}" if missing else ""
 
 
-def _found(processor: Processor) -> ctypes.CDLL | None:
+def _shipped(processor: Processor) -> ctypes.CDLL | None:
     """The kernels of the package, if built from these sources and loadable with this machine's libraries."""
     path = SOURCES / processor.library
     return _loaded(path, "came with the package") if is_current(path, processor) else None
@@ -133,19 +115,22 @@ def _built(processor: Processor) -> ctypes.CDLL:
 
     Raises:
         CompilationError: they can't be built.
-        UnavailableError: they can't be loaded.
+        KernelsUnavailableError: they can't be loaded.
     """
     name = f"kernels-{processor.name}-{fingerprint(processor)}.so"
     home = _home()
-    if home is not None and os.access(home / name, os.R_OK) and (kept := _loaded(home / name, "were built before")):
-        return kept
+    if home is not None and os.access(home / name, os.R_OK):
+        if not is_whole(home / name):  # a full disk or a loss of power took a part; loaded, it might crash
+            log.warning("the CPU kernels in %s are damaged: they are built again", home / name)
+        elif kept := _loaded(home / name, "were built before"):
+            return kept
     log.info("building the CPU kernels for %s (once)", processor.name)
     try:
         path = _place(home) / name
         compile_kernels(processor, path)
         return ctypes.CDLL(str(path))
     except OSError as reason:  # another processor's kernels would fare no better
-        raise UnavailableError(f"kernels that are built here can't be kept or loaded: {reason}") from reason
+        raise KernelsUnavailableError(f"kernels that are built here can't be kept or loaded: {reason}") from reason
 
 
 def _loaded(path: Path, which: str) -> ctypes.CDLL | None:
@@ -184,10 +169,10 @@ def _declared(loaded: ctypes.CDLL) -> ctypes.CDLL:
     """The kernels, with the types of their functions.
 
     Raises:
-        UnavailableError: Python describes their structures otherwise.
+        KernelsUnavailableError: Python describes their structures otherwise.
     """
     if different := differences(loaded):
-        raise UnavailableError(
+        raise KernelsUnavailableError(
             f"the kernels were built from other sources than native/abi describes: {', '.join(different[:5])} differ"
         )
     loaded.djl_vectors.restype = ctypes.c_char_p
@@ -195,7 +180,7 @@ def _declared(loaded: ctypes.CDLL) -> ctypes.CDLL:
     loaded.djl_pool.argtypes = [ctypes.c_int, ctypes.c_int]
     loaded.djl_pool_close.argtypes = [ctypes.c_void_p]
     loaded.djl_parts.argtypes = [ctypes.c_int]
-    loaded.djl_codes_bytes.argtypes = [ctypes.c_int]
+    loaded.djl_codes_bytes.argtypes = [ctypes.c_int, ctypes.c_int]
     loaded.djl_codes_bytes.restype = ctypes.c_int64
     loaded.djl_seconds.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     loaded.djl_seconds.restype = None

@@ -14,11 +14,12 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from .pages import STRETCH, give_back, huge_pages, prefault
+from ..devices.pages import STRETCH, give_back, huge_pages, prefault
 
 _CHUNK: Final = 256 << 20  # bytes that an arena maps at a time; unused pages are never touched
 _ALIGNMENT: Final = 4096
-_QUIET_S: Final = 0.02  # without use, before more is prefaulted
+#: How long memory must be without use before more of it is prefaulted.
+QUIET_S: Final = 0.02
 
 
 def on_huge_pages(size: int) -> Tensor:
@@ -57,7 +58,7 @@ class Arena:
 
 
 class PrefaultedMemory:
-    """Memory that is used from its beginning; in quiet moments a thread prefaults what comes next.
+    """Memory that is used from its beginning; in quiet moments a thread prefaults the next bytes.
 
     That is `ahead` bytes, or as much again as is used if that is more: heavy use is likely to grow.
 
@@ -78,7 +79,7 @@ class PrefaultedMemory:
         self._rested_s = 0.0
         self._busy = False
         self._closing = False
-        self._changed = threading.Condition()  # guards what is above
+        self._changed = threading.Condition()  # guards the fields above
         self._name = name
         self._thread: threading.Thread | None = None
 
@@ -126,8 +127,8 @@ class PrefaultedMemory:
             while not self._closing:
                 if self._taken >= self._wanted:
                     self._changed.wait()
-                elif self._busy or time.monotonic() < self._rested_s + _QUIET_S:
-                    self._changed.wait(_QUIET_S)
+                elif self._busy or time.monotonic() < self._rested_s + QUIET_S:
+                    self._changed.wait(QUIET_S)
                 else:
                     return self._taken, min(self._taken + STRETCH, self._wanted)
         return None

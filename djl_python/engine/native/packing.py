@@ -4,28 +4,38 @@ A panel is 64 columns of a weight. Along k it is stored in 32-bit lanes, one for
 fp32, or four 8-bit codes. With 4-bit codes, a byte holds those of two columns sixteen apart. A gated pair of weights
 shares panels, 32 columns of each. A checkpoint's codes are not changed.
 
+A GGUF file's blocks are packed as they are (block_codes.h has the layout); what is rounded to 4, 5 or 6 bits at load
+becomes such blocks.
+
 bf16 is packed in 12 bits, without loss, if few weights are exceptions that have to be listed (bf16_12bit.h has the
 layout): a memory-bound step then takes three quarters of the time.
 """
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..checkpoints.quantization import GROUP, Codes, Quantize, concatenable, quantized
-from ..reading.recipe.primitives import Linear, NotUnderstoodError
-from .abi.enums import HIGH_BYTES, PANEL, STEP_BYTES, WeightFormat
+from ..checkpoints.blocks import BlockRows
+from ..checkpoints.linears import Linear, RowOrigins
+from ..checkpoints.quantization import GROUP, Codes, concatenable, quantized
+from ..checkpoints.rounding import Rounding
+from ..devices.pages import give_back
+from ..reading.recipe.primitives import NotUnderstoodError
+from .abi.enums import HIGH_BYTES, PANEL, STEP_BYTES, BlockScaling, BlockType, WeightFormat
 from .abi.operations import OperationArray
 from .abi.parts import PackedWeight
-from .abi.sampling import PackOp, RoundWeightsOp
+from .abi.sampling import PackBlocksOp, PackOp, RoundBlocksOp, RoundWeightsOp
 from .abi.step_inputs import StepInputs
+from .block_forms import FORMS, ROUNDED
 from .memory import Arena
-from .pages import give_back
 from .thread_pool import ThreadPool
+
+log = logging.getLogger(__name__)
 
 # The most weights that may be outliers for 12 bits to be worth it, as a share of one panel's weights, and of all.
 _MAX_OUTLIERS_OF_PANEL: Final = 1 / 16
@@ -41,6 +51,8 @@ class Packed:
         panels, scales, zeros, tables, outliers: as `PackedWeight` has them, those that the format needs.
         bias: padded to whole panels.
         order: (k,) int32 in which inputs are quantized for it, if it isn't their own.
+        origins: where the columns come from, of each linear that shares the panels, as far as it is known.
+        scaling, zero: as `PackedWeight` has them.
     """
 
     n: int
@@ -53,6 +65,9 @@ class Packed:
     tables: Tensor | None = None
     outliers: Tensor | None = None
     order: Tensor | None = None
+    origins: tuple[RowOrigins | None, ...] = ()
+    scaling: BlockScaling = BlockScaling.HALVES
+    zero: int = 0
 
     @property
     def of_codes(self) -> bool:
@@ -60,15 +75,21 @@ class Packed:
         return self.format not in (WeightFormat.PLAIN, WeightFormat.TWELVE_BIT)
 
     @property
+    def in_blocks(self) -> bool:
+        """Whether these codes are in blocks, for which activations are quantized in their own way."""
+        return self.format >= WeightFormat.BLOCKS_2
+
+    @property
     def parts(self) -> dict[str, Tensor]:
-        """What it consists of, by name, without the bias."""
+        """Its parts by name, without the bias."""
         names = ("panels", "scales", "zeros", "tables", "outliers")
         return {name: part for name in names if (part := getattr(self, name)) is not None}
 
     @property
     def addresses(self) -> PackedWeight:
         """For operations; the tensors must outlive these."""
-        return PackedWeight(format=self.format, **{name: part.data_ptr() for name, part in self.parts.items()})
+        addresses = {name: part.data_ptr() for name, part in self.parts.items()}
+        return PackedWeight(format=self.format, scaling=self.scaling, zero=self.zero, **addresses)
 
     @property
     def bytes(self) -> int:
@@ -103,8 +124,11 @@ class Packer:
         self._pool = pool
         self._memory = memory
 
-    def pack(self, linears: list[Linear], quantize: Quantize | None) -> Packed:
+    def pack(self, linears: list[Linear], rounding: Rounding | None) -> Packed:
         """Pack one linear, or the gate and up projections of a gated pair, which have the same shape.
+
+        Args:
+            rounding: of weights that are not codes already; None: they stay what they are.
 
         Raises:
             NotUnderstoodError: the input width can't be cut into 32-bit lanes.
@@ -113,8 +137,14 @@ class Packer:
         if k * self._dtype.itemsize % 4:
             raise NotUnderstoodError(f"a weight of odd width {k}")
         bias = _bias([linear.bias for linear in linears], n)
-        if codes := _codes(linears, quantize):
+        if blocks := _blocks(linears):
+            return self._of_blocks(n, k, blocks, bias)
+        if codes := _stored_codes(linears):
             return self._integers(n, k, codes, bias)
+        if rounding == "int8":
+            return self._integers(n, k, [quantized(linear.numbers, rounding) for linear in linears], bias)
+        if rounding is not None:
+            return self._rounded_blocks(n, k, [linear.numbers for linear in linears], rounding, bias)
         weights = [linear.numbers.to(self._dtype).contiguous() for linear in linears]
         in_12_bits = self._twelve_bit(weights, bias) if self._dtype == torch.bfloat16 else None
         return in_12_bits or Packed(
@@ -146,6 +176,50 @@ class Packer:
         scales, zeros = (each.transpose(1, 2).contiguous() for each in (scales, _columns(by_group)))
         weight_format = WeightFormat.INT4_BY_GROUP if codes[0].bits == 4 else WeightFormat.INT8_BY_GROUP
         return Packed(n, k, weight_format, weight, bias, scales, zeros, order=codes[0].order)
+
+    def _of_blocks(self, n: int, k: int, rows: list[BlockRows], bias: Tensor | None) -> Packed:
+        """Pack rows of blocks, or those of a gated pair, as they are."""
+        form = FORMS[rows[0].type]
+        panels = -(-n // (PANEL // len(rows)))
+        packed = self._memory.take(panels * form.panel_bytes(k))
+        halves = form.super_halves(k)
+        scales = torch.zeros(panels * halves, dtype=torch.float16) if halves else None
+        operation = PackBlocksOp(
+            n=n,
+            k=k,
+            in_=rows[0].addresses.data_ptr(),
+            second=rows[1].addresses.data_ptr() if len(rows) > 1 else None,
+            type=BlockType[rows[0].type],
+            out=packed.data_ptr(),
+            scales=None if scales is None else scales.data_ptr(),
+            format=form.format,
+            scaling=form.scaling,
+        )
+        self._pool.run(OperationArray([operation]), StepInputs())
+        table = torch.tensor(form.table, dtype=torch.int8) if form.table else None
+        return Packed(
+            n, k, form.format, packed, bias, scales=scales, tables=table, scaling=form.scaling, zero=form.zero
+        )
+
+    def _rounded_blocks(self, n: int, k: int, weights: list[Tensor], rounding: Rounding, bias: Tensor | None) -> Packed:
+        """Round (n, k) weights, one or a gated pair, to blocks."""
+        form = ROUNDED[rounding]
+        bf16 = all(weight.dtype == torch.bfloat16 for weight in weights)
+        weights = [(weight if bf16 else weight.float()).contiguous() for weight in weights]
+        panels = -(-n // (PANEL // len(weights)))
+        packed = self._memory.take(panels * form.panel_bytes(k))
+        scales = torch.zeros(panels * form.super_halves(k), dtype=torch.float16)
+        operation = RoundBlocksOp(
+            n=n,
+            k=k,
+            in_=weights[0].data_ptr(),
+            second=weights[1].data_ptr() if len(weights) > 1 else None,
+            out=packed.data_ptr(),
+            scales=scales.data_ptr(),
+            format=form.format,
+        )
+        self._pool.run(OperationArray([operation]), StepInputs(), bf16=bf16)
+        return Packed(n, k, form.format, packed, bias, scales=scales, scaling=form.scaling)
 
     def _twelve_bit(self, weights: list[Tensor], bias: Tensor | None) -> Packed | None:
         """Pack (n, k) bf16, one or a gated pair, in 12 bits; None if too many weights would have to be outliers."""
@@ -191,12 +265,26 @@ class Packer:
         return made
 
 
-def _codes(linears: list[Linear], quantize: Quantize | None) -> list[Codes]:
-    """Codes of the checkpoint, or those that weights are quantized to; none if weights are packed unquantized."""
+def _stored_codes(linears: list[Linear]) -> list[Codes]:
+    """Codes of the checkpoint; none if a weight has no such, or they don't fit together."""
     weights = [linear.weight for linear in linears]
-    if stored := concatenable([None if isinstance(weight, Tensor) else weight.codes() for weight in weights]):
-        return stored
-    return [] if quantize is None else [quantized(linear.numbers, quantize) for linear in linears]
+    return concatenable([None if isinstance(weight, Tensor) else weight.codes() for weight in weights])
+
+
+def _blocks(linears: list[Linear]) -> list[BlockRows]:
+    """Rows of blocks that can share panels; none if a weight has no such, or they differ in type."""
+    stored = [linear.weight for linear in linears if not isinstance(linear.weight, Tensor)]
+    blocks = [each for weight in stored if (each := weight.blocks()) is not None]
+    if len(blocks) == len(linears) and len({each.type for each in blocks}) == 1:
+        return blocks
+    if blocks:
+        types = " and ".join(sorted({each.type for each in blocks}))
+        n, k = stored[0].shape
+        dtype = stored[0].dtype
+        size = len(linears) * n * k * dtype.itemsize / 2**20
+        name = str(dtype).removeprefix("torch.")
+        log.info("weights of %s become %.1f MiB of %s: they share a product, and their types differ", types, size, name)
+    return []
 
 
 def _columns(parts: list[Tensor]) -> Tensor:

@@ -12,7 +12,8 @@ from mmap import mmap
 from pathlib import Path
 from typing import Final
 
-from .pages import STRETCH, give_back, huge_pages
+from ...gguf import coded_bytes, loaded_bytes
+from ..devices.pages import STRETCH, give_back, huge_pages
 
 # Bytes of the KV cache to prefault: at most this many, ...
 _MAX_CACHE_BYTES: Final = 512 << 20
@@ -20,9 +21,12 @@ _MAX_CACHE_BYTES: Final = 512 << 20
 _MAX_CACHE_SHARE: Final = 1 / 8
 # ... and, while the model isn't known, at most this many times its checkpoint's bytes: small models need little.
 _CACHE_OF_CHECKPOINT: Final = 2
-# Approximate size of packed weights relative to a bf16 checkpoint: 12, 8, or 4 bits and scales, with the lm_head in 8.
-# A checkpoint's codes keep their size.
+# Approximate size of packed weights relative to a bf16 checkpoint: 12, 8, or 4 to 6 bits and scales, and 8 bits for the
+# lm_head. A checkpoint's codes keep their size.
 _PACKED: Final = {"none": 0.76, "int8": 0.52, "int4": 0.4, "gptq": 1.0, "awq": 1.0}
+
+# A GGUF file's codes take a little more: scales of eight blocks.
+_CODED: Final = 1.04
 
 
 class PrefaultedRegions:
@@ -76,7 +80,7 @@ def cache_prefault_bytes(size: int) -> int:
 
 
 def begin_prefault(model: Path, quantize: str, cache: int, available: int) -> PrefaultedRegions | None:
-    """Begin to prefault what a model will need; None if that isn't known, or is more than the machine can spare.
+    """Begin to prefault a model's memory; None if its size is unknown, or more than the machine can spare.
 
     Args:
         model: directory of the checkpoint.
@@ -86,8 +90,10 @@ def begin_prefault(model: Path, quantize: str, cache: int, available: int) -> Pr
     """
     if quantize not in _PACKED:
         return None
-    checkpoint = sum(path.stat().st_size for path in model.glob("*.safetensors"))
+    checkpoint = loaded_bytes(model) or sum(path.stat().st_size for path in model.glob("*.safetensors"))
     weights = int(checkpoint * _PACKED[quantize])
+    if quantize == "none" and (coded := coded_bytes(model)):
+        weights, checkpoint = int(coded * _CODED), coded
     ahead = min(cache_prefault_bytes(cache), _CACHE_OF_CHECKPOINT * checkpoint)
     if not weights or checkpoint + weights + ahead > available // 2:
         return None

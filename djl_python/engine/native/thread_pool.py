@@ -10,7 +10,7 @@ import torch
 from .abi.enums import Kind
 from .abi.operations import OperationArray
 from .abi.step_inputs import StepInputs
-from .library import UnavailableError, library
+from .library import KernelsUnavailableError, library
 
 #: Dtypes of weights and activations that the kernels support.
 FORMATS: Final = (torch.bfloat16, torch.float32)
@@ -22,13 +22,13 @@ class ThreadPool:
     """Threads that run lists of operations together with the thread that calls `run`.
 
     Attributes:
-        vectors: what the kernels were built for: "AVX-512 and AMX", "AVX-512", "AVX2" or "NEON".
+        vectors: the kernels' instruction set: "AVX-512 and AMX", "AVX-512", "AVX2" or "NEON".
 
     Args:
         often: calls mostly follow at once, so threads spin for up to a tenth of a millisecond before they sleep.
 
     Raises:
-        UnavailableError: there are no kernels here, or not so many threads.
+        KernelsUnavailableError: there are no kernels here, or not so many threads.
     """
 
     def __init__(self, threads: int, *, often: bool = False) -> None:
@@ -36,7 +36,7 @@ class ThreadPool:
         self.vectors: str = self._library.djl_vectors().decode()
         self._handle: int | None = self._library.djl_pool(threads, _OFTEN_SPINS if often else _SPINS)
         if self._handle is None:
-            raise UnavailableError(f"the system does not give {threads} threads")
+            raise KernelsUnavailableError(f"the system does not give {threads} threads")
 
     def run(
         self,
@@ -61,9 +61,9 @@ class ThreadPool:
         """How many parts a panel of `steps` 32-bit lanes along k is multiplied in."""
         return int(self._library.djl_parts(steps))
 
-    def codes_bytes(self, k: int) -> int:
-        """Bytes of a row of k activations that are quantized to integers."""
-        return int(self._library.djl_codes_bytes(k))
+    def codes_bytes(self, k: int, for_blocks: bool = False) -> int:
+        """Bytes of a row of k activations that are quantized to integers, for weights in groups or in blocks."""
+        return int(self._library.djl_codes_bytes(k, int(for_blocks)))
 
     def seconds(self) -> dict[str, float]:
         """Seconds spent so far, by kind of operation."""

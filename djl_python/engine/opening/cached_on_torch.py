@@ -6,23 +6,23 @@ import logging
 from contextlib import nullcontext
 from dataclasses import dataclass
 
+from ..call_errors import CALL_ERRORS
 from ..checkpoints.loading import products_rounding
-from ..reading.call_errors import CALL_ERRORS
+from ..runner.cache_size import size_cache
+from ..runner.opened_model import OpenedModel, Scheduling, SequenceMemory, info_of, name_of
+from ..runner.opening_request import OpeningRequest, Refusal
+from ..runner.probe import tolerance
+from ..runner.probe_steps import probe_prompt
 from ..torch_backend.cached_runner import CachedModelRunner
-from ..torch_backend.trials import trial_prompt
-from .cache_size import size_cache
-from .candidate import OpeningRequest, Refusal
-from .opened_model import OpenedModel, Scheduling, SequenceMemory, info_of, name_of
 from .step_memory import step_bytes
 from .torch_model import TorchModel
-from .trial import tolerance
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class CachedOnTorch:
-    """Any model that `generate` can run. One that does not go on from its cache as it reads the whole has none."""
+    """Any model that `generate` can run. If continuing from its cache changes a model's logits, no cache is used."""
 
     model: TorchModel
 
@@ -33,8 +33,8 @@ class CachedOnTorch:
         )
         takes_images = self._takes_images(request)
         runner = self._runner(request)
-        shapes, state_bytes = runner.memory_of(trial_prompt(loaded.vocabulary))
-        taken = step_bytes(settings, loaded, request.length, lambda tokens: nullcontext(runner))
+        shapes, state_bytes = runner.memory_of(probe_prompt(loaded.vocabulary))
+        taken = step_bytes(settings, loaded, request.length, lambda tokens: nullcontext(runner)) + request.adapter_bytes
         # The cache has no blocks: their number only bounds the tokens in memory.
         size = size_cache(settings, loaded, shapes, request.length, state_bytes, step_bytes=taken)
         how = "transformers' own cache, sequences one after the other"
@@ -71,14 +71,14 @@ class CachedOnTorch:
         allowed = tolerance(loaded, products_rounding(request.settings, loaded))
         without = CachedModelRunner(loaded.model, loaded.device, functions, keeps=False)
         try:
-            prompt = trial_prompt(loaded.vocabulary)
+            prompt = probe_prompt(loaded.vocabulary)
             runner = CachedModelRunner.tried(loaded.model, loaded.device, functions, prompt, allowed)
         except CALL_ERRORS as error:
             log.info("%s does not go on from its cache: %s: %s", request.name, type(error).__name__, error)
             runner = without
 
         def agrees(tried: CachedModelRunner) -> bool:
-            return request.reference.accepts(tried, 2, len(request.reference.trial.ids))
+            return request.reference.accepts(tried, 2, len(request.reference.probe.ids))
 
         # Where both disagree, the cache is not to blame: other products than the model's own choose other experts.
         if runner is without or (not agrees(runner) and agrees(without)):

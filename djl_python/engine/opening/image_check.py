@@ -1,4 +1,4 @@
-"""Checks that a runner reads images as the model does, and makes what paged runners read them with.
+"""Checks that a runner reads images as the model does, and makes the image encoder of paged runners.
 
 Runs in the engine process, once, at load.
 """
@@ -15,16 +15,16 @@ import torch
 from torch import Tensor
 
 from ...core.types import ImagePrompt, SamplingParams
-from ..batch.chunk import Chunk
+from ..batch.chunk import SequenceChunk
 from ..batch.sequence import Sequence
+from ..call_errors import CALL_ERRORS
 from ..checkpoints.loading import LoadedModel
-from ..reading.call_errors import CALL_ERRORS
+from ..runner.model_runner import ModelRunner
+from ..runner.probe import tolerance
+from ..runner.probe_steps import are_close, probe_prompt, probe_step
 from ..settings import BuiltInSettings
 from ..torch_backend.images import PagedImages, model_inputs
-from ..torch_backend.model_runner import ModelRunner
-from ..torch_backend.paging import TRIAL_BLOCK, Paging
-from ..torch_backend.trials import are_close, trial_prompt, trial_step
-from .trial import tolerance
+from ..torch_backend.paging import PROBE_BLOCK, Paging
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class ImageCheck:
         self._reference = self._logits(model)
 
     def blocks(self, block_size: int) -> int:
-        """How many blocks the cache of a trial runner must have."""
+        """How many blocks the cache of a probing runner must have."""
         return -(-(len(self._example.ids) + 1) // block_size) + 2
 
     def agrees(self, make_runner: Callable[[], ModelRunner], block_size: int, *, whole: bool) -> bool:
@@ -60,11 +60,11 @@ class ImageCheck:
             whole: read the prompt at once; otherwise in two pieces, the first of which ends before the image does.
         """
         try:
-            found = self._run(make_runner(), block_size, whole)
+            logits = self._run(make_runner(), block_size, whole)
         except CALL_ERRORS as error:
             log.info("%s: %s", type(error).__name__, error)
             return False
-        return are_close(found, self._reference, self._tolerance)
+        return are_close(logits, self._reference, self._tolerance)
 
     @torch.inference_mode()
     def _logits(self, model: Any) -> Tensor:
@@ -85,12 +85,12 @@ class ImageCheck:
         seeing = Sequence(0, list(ids), len(ids), sampling, images=images, blocks=list(range(1, last)))
         neighbour = Sequence(1, list(self._neighbour), _NEIGHBOUR_TOKENS, sampling, blocks=[last])
         first = len(ids) if whole else max(1, images.end - 2)
-        rows = trial_step(runner, Chunk(seeing, first), Chunk(neighbour, _NEIGHBOUR_TOKENS))
+        rows = probe_step(runner, SequenceChunk(seeing, first), SequenceChunk(neighbour, _NEIGHBOUR_TOKENS))
         if not whole:
-            rows = torch.cat([trial_step(runner, Chunk(seeing, len(ids) - first)), rows])
+            rows = torch.cat([probe_step(runner, SequenceChunk(seeing, len(ids) - first)), rows])
         for sequence in (seeing, neighbour):
             sequence.tokens.append(self._next_id)
-        following = trial_step(runner, Chunk(seeing, 1), Chunk(neighbour, 1))
+        following = probe_step(runner, SequenceChunk(seeing, 1), SequenceChunk(neighbour, 1))
         for sequence in (seeing, neighbour):
             runner.forget(sequence)
         return torch.stack([rows[0], following[0], rows[1], following[1]]).float()
@@ -98,18 +98,18 @@ class ImageCheck:
 
 @dataclass(frozen=True)
 class ImageSupport:
-    """For a model that takes images: the check of its runners, and what encodes images if it can be paged."""
+    """For a model that takes images: the check of its runners, and the image encoder if it can be paged."""
 
     check: ImageCheck
     paged: PagedImages | None
 
 
 def open_image_support(settings: BuiltInSettings, loaded: LoadedModel) -> ImageSupport | None:
-    """What a model that has an attention of transformers' own needs; None if it takes no images."""
+    """The image support of a model with transformers' own attention; None if it takes no images."""
     if settings.image_example is None:
         return None
     example = settings.image_example
-    check = ImageCheck(loaded.model, example, trial_prompt(loaded.vocabulary)[0], tolerance(loaded, None))
+    check = ImageCheck(loaded.model, example, probe_prompt(loaded.vocabulary)[0], tolerance(loaded, None))
     return ImageSupport(check, PagedImages.open(loaded.model, example))
 
 
@@ -117,8 +117,8 @@ def images_agree_paged(paging: Paging, image_support: ImageSupport) -> bool:
     """Whether the model reads images right when it runs on a paged cache."""
     if image_support.paged is None:
         return False
-    with ExitStack() as trials:
-        blocks = image_support.check.blocks(TRIAL_BLOCK)
+    with ExitStack() as probes:
+        blocks = image_support.check.blocks(PROBE_BLOCK)
         return image_support.check.agrees(
-            lambda: trials.enter_context(paging.trial(blocks, image_support.paged)), TRIAL_BLOCK, whole=False
+            lambda: probes.enter_context(paging.probe(blocks, image_support.paged)), PROBE_BLOCK, whole=False
         )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from ..runner.cache_size import size_cache
+from ..runner.opened_model import OpenedModel, Scheduling, SequenceMemory, info_of, name_of
+from ..runner.opening_request import OpeningRequest, Refusal
 from ..torch_backend.one_text_runner import OneTextRunner
-from .cache_size import size_cache
-from .candidate import OpeningRequest, Refusal
-from .opened_model import OpenedModel, Scheduling, SequenceMemory, info_of, name_of
 
 
 class OneText:
@@ -14,7 +14,7 @@ class OneText:
     def open(self, request: OpeningRequest) -> OpenedModel | Refusal:
         settings, loaded = request.settings, request.loaded
         runner = OneTextRunner(loaded.model, loaded.device)
-        if not request.reference.accepts(runner, 2, len(request.reference.trial.ids)):
+        if not request.reference.accepts(runner, 2, len(request.reference.probe.ids)):
             return Refusal("its logits are not its own as it goes on")
         # The cache is the library's, and has no blocks: their number only bounds the tokens of a sequence.
         size = size_cache(settings, loaded, {}, request.length)

@@ -10,20 +10,20 @@ from typing import Final
 
 import torch
 
-from ..native.file_mapping import releasing_after_use
-from ..reading.call_errors import CALL_ERRORS
+from ..call_errors import CALL_ERRORS
+from ..runner.cache_size import size_cache
+from ..runner.file_mapping import releasing_after_use
+from ..runner.opened_model import OpenedModel, Scheduling, SequenceMemory, info_of, name_of
+from ..runner.opening_request import OpeningRequest, Refusal
+from ..runner.probe import LONGEST
 from ..settings import BuiltInSettings
 from ..torch_backend.cuda_graphs import cuda_recording
-from ..torch_backend.model_runner import PagedModelRunner, probe
-from ..torch_backend.paging import TRIAL_BLOCK, Paging
+from ..torch_backend.paged_runner import PagedModelRunner, probe
+from ..torch_backend.paging import PROBE_BLOCK, Paging
 from ..torch_backend.step_graphs import SIZES, TRIED_SIZES
-from .cache_size import size_cache
-from .candidate import OpeningRequest, Refusal
 from .image_check import images_agree_paged
-from .opened_model import OpenedModel, Scheduling, SequenceMemory, info_of, name_of
 from .step_memory import step_bytes
 from .torch_model import TorchModel
-from .trial import LONGEST
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +44,8 @@ class PagedOnTorch:
             paging = self._paging(request)
             if isinstance(paging, Refusal):
                 return paging
-            with paging.trial(_trial_blocks(request)) as runner:
-                if not request.reference.accepts(runner, _trial_blocks(request), TRIAL_BLOCK):
+            with paging.probe(_probe_blocks(request)) as runner:
+                if not request.reference.accepts(runner, _probe_blocks(request), PROBE_BLOCK):
                     return Refusal("its logits are not its own there")
             if self.model.images is not None and not images_agree_paged(paging, self.model.images):
                 return Refusal("its logits after an image are not its own there")
@@ -71,11 +71,11 @@ class PagedOnTorch:
         """The model, without shared prefixes and drafts if it has states: none are kept per block."""
         settings, loaded, recurrent, images = request.settings, request.loaded, paging.recurrent, self.model.images
         state_bytes = 0 if recurrent is None else recurrent.state_bytes
-        taken = step_bytes(settings, loaded, request.length, lambda tokens: paging.trial(-(-tokens // TRIAL_BLOCK)))
+        taken = step_bytes(settings, loaded, request.length, lambda tokens: paging.probe(-(-tokens // PROBE_BLOCK)))
         recorded_bytes = _recorded_bytes(request, paging)
         size = size_cache(
-            settings, loaded, paging.layers, request.length, state_bytes, beside=request.beside,
-            step_bytes=taken + (recorded_bytes or 0),
+            settings, loaded, paging.layers, request.length, state_bytes, draft=request.draft,
+            step_bytes=taken + (recorded_bytes or 0) + request.adapter_bytes,
         )  # fmt: skip
         cache = paging.cache(size.blocks, settings.block_size)
         runner = paging.runner(cache, None if images is None else images.paged)
@@ -96,19 +96,19 @@ class PagedOnTorch:
 
 
 def _recorded_bytes(request: OpeningRequest, paging: Paging) -> int | None:
-    """What recorded steps take of a GPU's memory beside those that aren't; None if the model's are not recorded."""
+    """The GPU memory of recorded steps, in addition to others; None if the model's steps are not recorded."""
     settings, loaded = request.settings, request.loaded
     if loaded.device.type != "cuda" or settings.enforce_eager or paging.recurrent is not None:
         return None
     if settings.ranks != 1 or settings.placement or loaded.offloaded:
-        return None  # what other devices do is not recorded
-    blocks = _trial_blocks(request)
-    with paging.trial(blocks) as runner:
+        return None  # other devices don't record steps
+    blocks = _probe_blocks(request)
+    with paging.probe(blocks) as runner:
         before = torch.cuda.memory_reserved(loaded.device)
         if not _record(runner, request, TRIED_SIZES, blocks):
             return None
         taken = torch.cuda.memory_reserved(loaded.device) - before
-        if request.reference.accepts(runner, blocks, TRIAL_BLOCK):
+        if request.reference.accepts(runner, blocks, PROBE_BLOCK):
             return taken
     log.warning("%s runs without CUDA graphs, which is slower: its logits are not its own there", request.name)
     return None
@@ -124,12 +124,12 @@ def _record(runner: PagedModelRunner, request: OpeningRequest, sizes: Sequence[i
     return True
 
 
-def _trial_blocks(request: OpeningRequest) -> int:
-    """Blocks of a cache that the trial's text has room in."""
-    return 2 + len(request.reference.trial.ids) // TRIAL_BLOCK
+def _probe_blocks(request: OpeningRequest) -> int:
+    """Blocks of a cache that the probe's text has room in."""
+    return 2 + len(request.reference.probe.ids) // PROBE_BLOCK
 
 
 def _max_rows(settings: BuiltInSettings) -> int:
-    """Most positions of a recorded step whose logits are wanted: of all sequences with drafts, or a trial's text."""
+    """Most positions of a recorded step whose logits are wanted: of all sequences with drafts, or a probe's text."""
     drafts = 0 if settings.speculative == "none" else settings.spec_length or _DRAFTS
     return max(LONGEST, settings.max_batch_size * (1 + drafts))

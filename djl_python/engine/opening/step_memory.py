@@ -8,14 +8,16 @@ from contextlib import AbstractContextManager
 import torch
 
 from ...core.errors import MemoryLoadError
+from ...core.sequence_request import SequenceRequest
 from ...core.types import SamplingParams
-from ..batch.chunk import Chunk
+from ..batch.chunk import SequenceChunk
 from ..batch.sequence import Sequence
 from ..checkpoints.loading import LoadedModel
+from ..runner.model_runner import ModelRunner
+from ..runner.probe_steps import probe_step
 from ..sampling.sampler import Sampler
 from ..settings import BuiltInSettings
-from ..torch_backend.model_runner import ModelRunner
-from ..torch_backend.trials import trial_step
+from ..torch_backend.paging import PROBE_BLOCK
 
 # The most that sampling takes: rows are copied for the penalties, weighed for the draw, and cut where top_p ends.
 _SAMPLING = SamplingParams(max_new_tokens=1, do_sample=True, top_p=0.5, repetition_penalty=1.1)
@@ -25,13 +27,14 @@ def step_bytes(
     settings: BuiltInSettings,
     loaded: LoadedModel,
     longest: int,
-    trial: Callable[[int], AbstractContextManager[ModelRunner]],
+    probe: Callable[[int], AbstractContextManager[ModelRunner]],
 ) -> int:
     """The memory that activations and sampling take at most; 0 where nobody needs to know, as on CPUs.
 
     Args:
         longest: tokens of a sequence.
-        trial: a runner over a cache with room for so many tokens of a sequence, in blocks from 0 on.
+        probe: a runner over a cache with room for so many tokens of a sequence, in blocks from 0 on; for as many again
+            of an encoder, where the model has one.
 
     Raises:
         MemoryLoadError: there is not that much.
@@ -41,7 +44,7 @@ def step_bytes(
         return 0
     tokens = min(settings.max_prefill_tokens, longest - 1)
     try:
-        with trial(tokens) as runner:
+        with probe(tokens) as runner:
             torch.cuda.reset_peak_memory_stats(device)
             before = torch.cuda.memory_allocated(device)
             _largest_step(settings, loaded, tokens, runner)
@@ -57,8 +60,10 @@ def step_bytes(
 def _largest_step(settings: BuiltInSettings, loaded: LoadedModel, tokens: int, runner: ModelRunner) -> None:
     """Read a prompt of as many tokens as a step may have, and draw for as many sequences as it may."""
     ids = [each % loaded.vocabulary for each in range(tokens)]
-    sequence = Sequence(0, ids, tokens, _SAMPLING, blocks=list(range(tokens)))
-    logits = trial_step(runner, Chunk(sequence, tokens))
+    encoder_ids = ids if loaded.decoder is not None else []
+    sequence = Sequence.of(SequenceRequest(ids, _SAMPLING, encoder_ids=encoder_ids), PROBE_BLOCK)
+    sequence.blocks = list(range(len(sequence.tokens)))
+    logits = probe_step(runner, SequenceChunk(sequence, len(sequence.tokens)))
     runner.forget(sequence)
     drawing = [Sequence(number, ids, tokens, _SAMPLING) for number in range(settings.max_batch_size)]
     with torch.inference_mode():

@@ -1,6 +1,6 @@
-"""Prepares a loaded model for torch: what it can't run is unpacked, and weights are rounded. Engine process, once.
+"""Prepares a loaded model for torch: unpacks weights that torch can't use, and rounds weights. Engine process, once.
 
-The model's own code stays in charge. On a CPU, native kernels compute what they can of it.
+The model's own code stays in charge. On a CPU, kernels (`TorchParts`) compute parts of it.
 """
 
 from __future__ import annotations
@@ -8,34 +8,59 @@ from __future__ import annotations
 import logging
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import msgspec
-import torch
+from torch import nn
 
 from ..attention.parameters import LayerShape
 from ..checkpoints.deferred_loading import unpack_linears_
 from ..checkpoints.expert_stacks import unpack_experts_
-from ..checkpoints.loading import LoadedModel, products_rounding, rounding
-from ..checkpoints.quantization import Quantize
+from ..checkpoints.leaving import rounding
+from ..checkpoints.linears import Linear
+from ..checkpoints.loading import LoadedModel, products_rounding
 from ..checkpoints.rope import freeze_rope_
-from ..native.file_mapping import trim_allocator
-from ..native.library import UnavailableError
-from ..native.modules.cache import NativeCache
-from ..native.modules.linears import NativeLinears
-from ..native.modules.stand_ins import StandIns
-from ..native.program.sampling import NativeRowSampler
-from ..native.thread_pool import FORMATS
-from ..settings import BuiltInSettings
+from ..checkpoints.rounding import Quantize, Rounding
+from ..runner.opened_model import OpenedModel, TokenSampling
+from ..runner.opening_request import OpeningRequest
+from ..sampling.row_sampler import RowSampler
 from ..torch_backend.attention import PagedCache
 from ..torch_backend.linears import matrices, on_torch, replace_linears_, unrounded
 from ..torch_backend.recurrent import ModelContext
 from ..torch_backend.torch_cache import TorchCache
-from .candidate import OpeningRequest
 from .image_check import ImageSupport, open_image_support
-from .opened_model import OpenedModel, TokenSampling
-from .reference import Reference
 
 log = logging.getLogger(__name__)
+
+
+class TorchParts(Protocol):
+    """Kernels for parts of a model that torch runs; made for its dtype.
+
+    Attributes:
+        name: their name in the model's description.
+    """
+
+    name: str
+
+    def linear(self, linear: Linear, rounding: Rounding | None) -> nn.Module | None:
+        """A module that computes the linear, its weight rounded if asked for; None: it stays with torch."""
+        ...
+
+    def cache(self, layers: list[LayerShape], blocks: int, block_size: int) -> PagedCache | None:
+        """A paged cache; None: torch's is used."""
+        ...
+
+    def functions(self, model: nn.Module) -> ModelContext:
+        """Context that the model runs in."""
+        ...
+
+    def row_sampler(self) -> RowSampler:
+        """The sampler of the model's logits; called once it is open."""
+        ...
+
+    def close(self) -> None:
+        """End the threads; the parts stop working."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -43,81 +68,70 @@ class TorchModel:
     """A loaded model that torch will run.
 
     Attributes:
-        linears: the native kernels that compute its products, if any do.
+        parts: the kernels that compute parts of it, if there are any.
         functions: context that it runs in.
-        images: what it needs for images, if it takes them.
+        images: its support of images, if it takes them.
         unrounded: which weights are not rounded though they should be.
     """
 
-    linears: NativeLinears | None
+    parts: TorchParts | None
     functions: ModelContext
     images: ImageSupport | None
     unrounded: str
 
     def made_cache(self, layers: list[LayerShape], blocks: int, block_size: int, loaded: LoadedModel) -> PagedCache:
-        """A paged cache: the native kernels' if there are any and they take the model's heads."""
-        if self.linears is not None and NativeCache.fits(layers, block_size, loaded.dtype):
-            return NativeCache(layers, blocks, block_size, loaded.dtype, self.linears.pool)
-        return TorchCache(layers, blocks, block_size, loaded.dtype, loaded.device)
+        """A paged cache: the kernels' if there are any and they take the model's heads."""
+        made = None if self.parts is None else self.parts.cache(layers, blocks, block_size)
+        return TorchCache(layers, blocks, block_size, loaded.dtype, loaded.device) if made is None else made
 
     def completed(self, opened: OpenedModel) -> OpenedModel:
-        """What was opened of it, told what is unrounded; native kernels read its logits too, where there are any."""
+        """The opened model with its unrounded weights noted, and sampling by the kernels, if there are any."""
         info = msgspec.structs.replace(opened.info, unrounded=self.unrounded)
-        linears = self.linears
-        if linears is None:
+        parts = self.parts
+        if parts is None:
             return replace(opened, info=info)
-        trim_allocator()
-        row_sampler = NativeRowSampler(linears.pool)
 
         def close() -> None:
             opened.close()
-            row_sampler.close()
-            linears.close()
+            parts.close()
 
         return replace(
             opened,
-            info=msgspec.structs.replace(info, runner=f"{info.runner} (native products)"),
-            description=opened.description.replace(" on cpu", " on cpu (native products)", 1),
-            sampling=TokenSampling(row_sampler),
+            info=msgspec.structs.replace(info, runner=f"{info.runner} ({parts.name})"),
+            description=opened.description.replace(" on cpu", f" on cpu ({parts.name})", 1),
+            sampling=TokenSampling(parts.row_sampler()),
             close=close,
         )
 
 
-def prepare_for_torch(request: OpeningRequest) -> tuple[OpeningRequest, TorchModel]:
-    """Change the model to what torch will run; returns what its runners are asked for from then on."""
+def prepare_for_torch(request: OpeningRequest, parts: TorchParts | None) -> tuple[OpeningRequest, TorchModel]:
+    """Change the model for torch; returns what its runners need.
+
+    Args:
+        parts: kernels for parts of the model; None: there are none.
+    """
     settings, loaded = request.settings, request.loaded
     reference = request.reference
     if freeze_rope_(loaded.model, request.length):
-        reference = Reference.of(loaded, reference.quantize, reference.trial)
-    linears = _native_linears(settings, loaded)
-    if linears is not None:
-        reference = reference.settled(loaded)
-    kept = _replace_modules_(loaded, linears, rounding(settings))
+        reference = reference.again(loaded)
+    if parts is not None:
+        reference = reference.chosen(loaded)
+    kept = _replace_modules_(loaded, parts, rounding(settings))
     if products_rounding(settings, loaded) is not None:
-        reference = Reference.of(loaded, reference.quantize, reference.trial).settled(loaded)
-    functions: ModelContext = nullcontext if linears is None else StandIns(loaded.model, linears.pool).in_place
+        reference = reference.again(loaded).chosen(loaded)
+    functions: ModelContext = nullcontext if parts is None else parts.functions(loaded.model)
     images = open_image_support(settings, loaded)
-    return replace(request, reference=reference), TorchModel(linears, functions, images, kept)
+    return replace(request, reference=reference), TorchModel(parts, functions, images, kept)
 
 
-def _native_linears(settings: BuiltInSettings, loaded: LoadedModel) -> NativeLinears | None:
-    """The native kernels for a model whose other parts torch runs; None where there are none."""
-    if settings.kernels == "torch" or loaded.device.type != "cpu" or loaded.dtype not in FORMATS:
-        return None
-    try:
-        return NativeLinears(loaded.dtype, torch.get_num_threads())
-    except UnavailableError:  # `native_program` has logged why
-        return None
-
-
-def _replace_modules_(loaded: LoadedModel, linears: NativeLinears | None, quantize: Quantize | None) -> str:
-    """Have the native kernels, if there are any, compute what they can; round weights if that is asked for.
+def _replace_modules_(loaded: LoadedModel, parts: TorchParts | None, quantize: Quantize | None) -> str:
+    """Have the kernels, if there are any, compute what they can; round weights if that is asked for.
 
     Returns which weights are not rounded all the same.
     """
     unpack_experts_(loaded.model, loaded.device)
     before = matrices(loaded.model)
-    replace_linears_(loaded.model, quantize, on_torch if linears is None else linears.make)
+    replace_linears_(loaded.model, quantize, on_torch if parts is None else parts.linear)
     if left := unpack_linears_(loaded.model, loaded.device):
         log.info("%d linears of codes that there are no kernels for are unpacked", left)
     return "" if quantize is None else unrounded(loaded.model, before, quantize)

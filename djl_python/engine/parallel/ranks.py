@@ -1,7 +1,7 @@
 """Rank 0's end of a model that several devices share. Runs in the engine process that the worker spawned.
 
 That process schedules, samples and answers, as any engine does. The other ranks are its children (`rank`). They open
-the model as it does, and are told of each step before it is computed: what a runner needs of the chunks, no more.
+the model as it does, and get each step before it is computed: only the parts of chunks that a runner needs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Sequence as Several
+from collections import abc
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -26,28 +26,33 @@ from torch import Tensor
 from ...core import logs
 from ...core.errors import ModelLoadError, ServingError
 from ...core.types import SamplingParams
+from ...ipc.heartbeat import BEATS
+from ...ipc.process_state import HALTED, halted
 from ...ipc.processes import start
-from ..batch.chunk import Chunk
+from ..adapters.peft_files import LoraAdapter
+from ..adapters.targets import whole_targets
+from ..batch.chunk import SequenceChunk
 from ..batch.sequence import Sequence
-from ..checkpoints.draft_size import NOTHING, Beside
-from ..devices.pipeline_parallel import end_trials
+from ..checkpoints.draft_size import NO_DRAFT, DraftMemory
+from ..devices.pipeline_parallel import end_probes
 from ..devices.tensor_parallel import join, settings_of
-from ..interface import Progress
+from ..interface import ProbeIds, Progress
 from ..opening.open_model import open_model
-from ..opening.opened_model import OpenedModel
+from ..runner.model_runner import AdapterRunner, ModelRunner
+from ..runner.opened_model import OpenedModel
 from ..settings import BuiltInSettings
-from ..torch_backend.model_runner import ModelRunner, PagedModelRunner
-from ..trial_text import sent_text
+from ..torch_backend.paged_runner import PagedModelRunner
+from .adapters import LoadMessage, PartAdapters, UnloadMessage
 
 log = logging.getLogger(__name__)
 
 EXIT_RANK_LOST: Final = 5
 #: The last message to a rank.
 END: Final = b""
-#: How long opening a model has to fail by itself, and tell why, when another rank has failed. With gloo it does; NCCL
-#: waits for that rank.
+#: After another rank has failed, how long to wait until opening fails with a reason. With gloo it does; NCCL waits for
+#: that rank.
 _GRACE_S: Final = 30.0
-#: How long other ranks have to tell why they failed, and to end.
+#: How long other ranks have to report why they failed, and to end.
 _WAIT_S: Final = 3.0
 
 
@@ -60,7 +65,9 @@ class Begin(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True):
-    """What a runner needs of a chunk: `tokens` are the sequence's from `computed` on, and at their end the `drafts`."""
+    """The part of a chunk that a runner needs: `tokens` are the sequence's from `computed` on, with the `drafts` at
+    their end.
+    """
 
     sequence: int
     computed: int
@@ -69,10 +76,11 @@ class Piece(msgspec.Struct, frozen=True, array_like=True):
     completes: bool
     every_row: bool
     blocks: list[int]
+    adapter_slot: int = 0
 
 
-def piece_of(chunk: Chunk) -> Piece:
-    """What is sent of a chunk."""
+def piece_of(chunk: SequenceChunk) -> Piece:
+    """The part of a chunk that is sent."""
     sequence = chunk.sequence
     return Piece(
         sequence.id,
@@ -82,18 +90,19 @@ def piece_of(chunk: Chunk) -> Piece:
         chunk.completes,
         sequence.wants_prompt_logprobs,
         sequence.blocks,
+        sequence.adapter_slot,
     )
 
 
-class StepMessage(msgspec.Struct, frozen=True, array_like=True):
-    """What a rank is sent of a step. `forgotten` are the sequences that its runner forgets before that."""
+class StepMessage(msgspec.Struct, frozen=True, array_like=True, tag="step"):
+    """A step for a rank. `forgotten` are the sequences that its runner forgets before it."""
 
     pieces: list[Piece]
     forgotten: list[int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReceivedChunk(Chunk):
+class ReceivedChunk(SequenceChunk):
     """A chunk of a sequence whose end is not known here."""
 
     piece: Piece
@@ -108,7 +117,7 @@ class ReceivedChunk(Chunk):
 
 
 class Followed:
-    """The sequences that a rank hears of: what a runner is given of what was received."""
+    """The sequences of a rank: makes chunks for the runner from received pieces."""
 
     def __init__(self) -> None:
         self._sequences: dict[int, Sequence] = {}
@@ -122,6 +131,7 @@ class Followed:
         del sequence.tokens[piece.computed :]
         sequence.tokens += piece.tokens
         sequence.computed, sequence.blocks = piece.computed, piece.blocks
+        sequence.adapter_slot = piece.adapter_slot
         return ReceivedChunk(sequence, len(piece.tokens), piece.drafts, piece=piece)
 
     def forget(self, number: int) -> Sequence | None:
@@ -146,6 +156,7 @@ class Ranks:
         self._forgotten: list[int] = []
         self._failed, self._reason = threading.Event(), ""
         self._is_open = self._closing = False
+        self._beat_s = settings.beat_s
         for rank in range(1, degree):
             process, sock = start("djl_python.engine.parallel.rank", log_name=f"{logs.name()}/{rank}")
             self._processes.append(process)
@@ -158,19 +169,25 @@ class Ranks:
         """Note that all have opened the model."""
         self._is_open = True
 
-    def compute(self, chunks: Several[Chunk]) -> None:
+    def compute(self, chunks: abc.Sequence[SequenceChunk]) -> None:
         """Have the ranks begin a step."""
-        message = self._encoder.encode(StepMessage([piece_of(chunk) for chunk in chunks], self._forgotten))
+        self.tell(StepMessage([piece_of(chunk) for chunk in chunks], self._forgotten))
         self._forgotten = []
+
+    def tell(self, message: StepMessage | LoadMessage | UnloadMessage) -> None:
+        """Have the ranks do what a message says, after what they were told before."""
+        encoded = self._encoder.encode(message)
         for connection in self._connections:
-            connection.send_bytes(message)
+            connection.send_bytes(encoded)
 
     def forget(self, sequence: Sequence) -> None:
         """Have the ranks' runners forget a sequence, before the next step."""
         self._forgotten.append(sequence.id)
 
     def failure(self, *, wait: bool) -> str:
-        """Why a rank could not open the model; empty if none has said so by now, or after a moment's `wait`."""
+        """Why a rank could not open the model; empty if no rank has reported that by now, or after a moment's
+        `wait`.
+        """
         self._failed.wait(_WAIT_S if wait else 0)
         return self._reason
 
@@ -187,13 +204,27 @@ class Ranks:
                 process.wait()
         self._folder.cleanup()
 
+    def _kill(self) -> None:
+        """End the ranks at once, also stopped ones, and wait until the memory of their devices is free again."""
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # its driver has not let it go yet
+                process.wait(_WAIT_S)
+
     def _watch(self) -> None:
-        """Wait until a rank says why it fails, or ends."""
-        connection = wait(self._connections)[0]
-        assert isinstance(connection, Connection)
-        reason = "a process of a device that shares the model has ended unexpectedly"
-        with contextlib.suppress(EOFError, ConnectionError):
-            reason = connection.recv_bytes().decode()
+        """Wait until a rank says why it fails, or ends, or has been halted for as long as a process may be silent."""
+        reason, halts = "a process of a device that shares the model has ended unexpectedly", 0
+        while not (spoken := wait(self._connections, self._beat_s)) and halts < BEATS:
+            halts = halts + 1 if any(halted(process.pid) for process in self._processes) else 0
+        if not spoken:
+            reason = f"a process of a device that shares the model {HALTED}"
+            self._is_open = True  # none of them would end by itself
+        else:
+            connection = spoken[0]
+            assert isinstance(connection, Connection)
+            with contextlib.suppress(EOFError, ConnectionError):
+                reason = connection.recv_bytes().decode()
         if not self._closing:
             self._reason = reason
             self._failed.set()
@@ -201,18 +232,24 @@ class Ranks:
             time.sleep(_GRACE_S)
         if not self._closing:
             log.critical("%s", reason)
+            self._kill()
             self._folder.cleanup()
             os._exit(EXIT_RANK_LOST)
 
 
 class SharedRunner:
-    """A `ModelRunner` whose steps all ranks compute."""
+    """An `AdapterRunner` whose steps all ranks compute, with adapters that all of them hold.
 
-    def __init__(self, runner: ModelRunner, ranks: Ranks) -> None:
+    Args:
+        adapters: this rank's; None: the model has none.
+    """
+
+    def __init__(self, runner: ModelRunner, ranks: Ranks, adapters: PartAdapters | None) -> None:
         self._runner = runner
         self._ranks = ranks
+        self._adapters = adapters
 
-    def run(self, chunks: list[Chunk]) -> Tensor:
+    def run(self, chunks: list[SequenceChunk]) -> Tensor:
         self._ranks.compute(chunks)
         return self._runner.run(chunks)
 
@@ -220,12 +257,30 @@ class SharedRunner:
         self._runner.forget(sequence)
         self._ranks.forget(sequence)
 
+    def load_adapter(self, slot: int, adapter: LoraAdapter) -> None:
+        assert self._adapters is not None
+        self._ranks.tell(LoadMessage.of(slot, adapter))
+        self._adapters.load(slot, adapter)
+
+    def unload_adapter(self, slot: int) -> None:
+        assert self._adapters is not None
+        self._ranks.tell(UnloadMessage(slot))
+        self._adapters.unload(slot)
+
     def operator_seconds(self) -> dict[str, float]:
         return self._runner.operator_seconds()
 
 
+def adapters_of(opened: OpenedModel) -> PartAdapters | None:
+    """A rank's adapters; None: the model has none."""
+    if not opened.targets:
+        return None
+    assert isinstance(opened.runner, AdapterRunner)
+    return PartAdapters(opened.runner, opened.targets.keys(), opened.loaded.device)
+
+
 def open_part(
-    rank: int, settings: BuiltInSettings, meeting: Path, progress: Progress, beside: Beside = NOTHING
+    rank: int, settings: BuiltInSettings, meeting: Path, progress: Progress, draft: DraftMemory = NO_DRAFT
 ) -> OpenedModel:
     """Open a rank's part of the model, with the others, see `tensor_parallel.join`.
 
@@ -233,7 +288,7 @@ def open_part(
         ModelLoadError: it has no memory for that; or groups of layers keep more than what is in the cache's blocks.
     """
     join(rank, settings, meeting)
-    opened = open_model(settings, progress, beside=beside)
+    opened = open_model(settings, progress, draft=draft)
     pages = isinstance(opened.runner, PagedModelRunner) and opened.memory.share_prefixes
     if settings.pipeline_parallel_degree > 1 and not pages:
         kind, degree = type(opened.loaded.model).__name__, settings.pipeline_parallel_degree
@@ -241,26 +296,27 @@ def open_part(
             f"option.pipeline_parallel_degree={degree}: {kind} "
             "does not keep all that it knows of a text in a paged cache, and runs on one device"
         )
-    end_trials(opened.loaded.model)
+    end_probes(opened.loaded.model)
     return opened
 
 
-def open_shared(settings: BuiltInSettings, progress: Progress, beside: Beside) -> OpenedModel:
+def open_shared(settings: BuiltInSettings, progress: Progress, draft: DraftMemory, probe_ids: ProbeIds) -> OpenedModel:
     """`open_model` for a model that several devices share.
 
     Args:
+        probe_ids: a text that all ranks try the model on.
         settings: with the degree that `tensor_parallel.degree_of` has found, or that `check_stages` permits.
 
     Raises:
         ModelLoadError: they can't, or one of them has no memory for its part.
     """
     degree = settings.ranks
-    settings = msgspec.structs.replace(settings_of(0, settings), trial_ids=sent_text.ids())
+    settings = msgspec.structs.replace(settings_of(0, settings), probe_ids=probe_ids())
     ranks = Ranks(settings)
     try:
-        opened = open_part(0, settings, ranks.meeting, progress, beside)
+        opened = open_part(0, settings, ranks.meeting, progress, draft)
     except Exception as exc:
-        # What has failed since another rank did says little. If all fail alike, this one's words are as good.
+        # An error after another rank's failure says little. If all fail alike, this one's message is as good.
         reason = ranks.failure(wait=not isinstance(exc, ServingError))
         ranks.close()
         if reason:
@@ -272,7 +328,11 @@ def open_shared(settings: BuiltInSettings, progress: Progress, beside: Beside) -
         ranks.close()
         opened.close()
 
-    runner = SharedRunner(opened.runner, ranks)
+    runner = SharedRunner(opened.runner, ranks, adapters_of(opened))
+    by_layers = opened.targets and settings.pipeline_parallel_degree > 1
+    targets = whole_targets(opened.loaded.model) if by_layers else opened.targets
     description = f"{opened.description}, shared by {degree} devices"
     scheduling = dataclasses.replace(opened.scheduling, repeats_steps=False)
-    return dataclasses.replace(opened, runner=runner, description=description, scheduling=scheduling, close=close)
+    return dataclasses.replace(
+        opened, runner=runner, description=description, scheduling=scheduling, targets=targets, close=close
+    )

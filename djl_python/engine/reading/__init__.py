@@ -1,11 +1,9 @@
-"""A model's structure, read from a watched run of a copy of it: the recipe of what it computes.
+"""Reads a model's structure from a watched run of a copy: the recipe of its computation.
 
-Runs in the engine process, at load; knows neither kernels nor the torch backend.
+Runs in the engine process, at load; knows neither kernels nor the torch backend. Only `native` imports it.
 
-- `recipe`: the recipe's types. They are what the native program is laid out from.
+- `recipe`: the recipe's types, from which the native program is laid out.
 - `watching`: makes the copy, runs it, and records its calls of modules, attention and functions.
 - `inference`: explains the records, module by module: `inference.decoder.read_recipe` is the entry.
-- `linears`: which modules compute a linear function.
-- `call_errors`: what a model's code raises where it is called in a way that does not fit.
-- `comparison`: which recorded numbers are the same, and by what factor they differ.
+- `comparison`: finds equal recorded numbers, and factors between them.
 """

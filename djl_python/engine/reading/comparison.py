@@ -1,7 +1,7 @@
-"""Tells which numbers recorded of a random copy are the same. Runs in the engine process, at load.
+"""Finds equal numbers in the records of a random copy. Runs in the engine process, at load.
 
-The numbers are random and well-conditioned (`watching.copies`), so what is equal but for fp32's rounding is computed
-alike.
+The numbers are random and well-conditioned (`watching.copies`), so numbers that are equal but for fp32's rounding are
+computed alike.
 """
 
 from __future__ import annotations

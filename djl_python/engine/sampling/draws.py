@@ -33,7 +33,7 @@ class Draws:
         rows: (D,), the row of scores of each draw.
         inverse_temperature, top_k, top_p, min_p, typical_p: (D, 1).
         ranked: by how many of the best tokens are ranked: the places of these draws.
-        weighed: places of the others, which all tokens get noise for.
+        weighed: places of the others, for which all tokens get noise.
         bounded: those of the weighed ones with a bound, as places among these.
         typical: (len(bounded), 1) whether that bound is typicality.
     """
@@ -47,9 +47,9 @@ class Draws:
         # (5, D, 1): for each parameter one number per draw, to be broadcast along the vocabulary
         columns = torch.tensor(numbers, dtype=torch.float32).view(-1, 5).T[:, :, None]
         self.inverse_temperature, self.top_k, self.top_p, self.min_p, self.typical_p = upload(columns, device)
-        # What scores are measured from, in their row's greatest: 1 for that, 0 for none.
+        # The base of scores, as a factor of their row's greatest: 1 for that, 0 for none.
         bounded = [bool(p.top_k or p.typical_p < 1 or p.top_p < 1 or p.min_p > 0) for p in params]
-        measured = [one or inverse_temperature(p) > _COLD for one, p in zip(bounded, params, strict=True)]
+        measured = [bound or inverse_temperature(p) > _COLD for bound, p in zip(bounded, params, strict=True)]
         self._measured = upload(torch.tensor(measured)[:, None], device)
         widths = sorted({*(min(width, vocabulary) for width in _WIDTHS), vocabulary})
         by_width: dict[int, list[int]] = {}

@@ -1,8 +1,7 @@
 """Structured output: computes which tokens may come next where the text must match a grammar. Engine process.
 
-llguidance does the work; only this module uses it. Grammars are compiled in a thread of their own, so that the steps of
-other sequences do not wait for one, and the masks of a step's constrained sequences are computed in parallel. No
-tensors: a mask is a row of bits.
+llguidance does the work. `grammar_compiler` compiles grammars beside the steps; the masks of a step's constrained
+sequences are computed in parallel. No tensors: a mask is a row of bits.
 """
 
 from __future__ import annotations
@@ -11,10 +10,9 @@ import functools
 import json
 import logging
 import re
-from collections import OrderedDict
+import time
+from collections import abc
 from collections.abc import Mapping
-from collections.abc import Sequence as Many
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -23,7 +21,9 @@ import numpy.typing as npt
 from ...core.errors import GenerationError, ParameterError
 from ...core.types import FreeText, Grammar, Vocabulary
 from ..batch.sequence import GrammarState
+from .grammar_gbnf import lark_of
 from .grammar_keys import Keys, without_used_up_patterns
+from .grammar_limits import MOST_TOKENS, STEP_ALLOWANCE_S, StepBudget, parser_limits
 from .grammar_tokens import GrammarTokens
 
 if TYPE_CHECKING:  # imported where it is first needed: most engines never compile a grammar
@@ -33,11 +33,8 @@ log = logging.getLogger(__name__)
 
 Bits = npt.NDArray[np.int32]
 
-CACHED_GRAMMARS: Final = 128
-# llguidance's measure of how large a grammar may become at its beginning. An enum of 5,000 words takes half of it. With
-# five times as much, llguidance's own limit, a dozen characters ("(a{600}){500}") make a grammar of 100 MB, which the
-# cache keeps, and whose mask keeps a whole batch waiting for a tenth of a second, in every step.
-_MOST_EXPRESSIONS: Final = 200_000
+#: Steps whose masks are computed one after the other, so that each sequence is charged for its own.
+STEPS_APART: Final = 16
 # White space between JSON's tokens: a space, or a new line with its indentation. JSON allows any amount, but a small
 # model that has begun to write white space may never stop.
 _WHITE_SPACE: Final = r"\x20?|\n\x20{0,20}"
@@ -51,6 +48,7 @@ class Matcher:
 
     def __init__(self, compiled: CompiledGrammar) -> None:
         self._compiled = compiled
+        self._budget = StepBudget()
         self.state: LLMatcher = compiled.beginning.deep_copy()
 
     @property
@@ -58,15 +56,26 @@ class Matcher:
         """How many 32-bit words a mask has."""
         return self._compiled.words
 
-    def advance(self, token_id: int) -> bool:
-        """Take the token that was drawn, and tell whether it ended the text.
+    def charge(self, cpu_s: float) -> None:
+        """Record the cost of the next token's mask, in seconds of a processor."""
+        self._budget.charge(cpu_s)
+
+    def accept_token(self, token_id: int) -> bool:
+        """Take the drawn token; whether it ended the text.
 
         Raises:
             GenerationError: the grammar has become too costly to follow, or does not allow this token.
         """
+        self._compiled.tokens += 1
         # At a limit llguidance ends the text wherever it is: its mask allows only the end, and consuming that succeeds.
         if self.state.is_error() or not self.state.consume_token(token_id):
+            self._compiled.fail()
             raise GenerationError(f"the grammar can't be followed any further: {_reason(self.state.get_error())}")
+        if self._budget.spent:
+            raise GenerationError(
+                "the grammar can't be followed any further: finding out which tokens it allows takes more than "
+                f"{STEP_ALLOWANCE_S * 1000:.0f} ms for each"
+            )
         return token_id in self._compiled.eos_ids
 
 
@@ -74,20 +83,31 @@ class CompiledGrammar:
     """A grammar in its initial state, from which every sequence starts. Never advanced.
 
     Args:
-        special: the special tokens by name: no text of the others spells one.
+        special: the special tokens by name: other tokens' texts spell none of them.
+        lark: a GBNF grammar's translation, if it is known; else "".
+
+    Attributes:
+        lark: the translation of a GBNF grammar; "" for others.
+        tokens: how many the sequences have taken that started from here.
 
     Raises:
         ParameterError: the grammar is not valid, or uses a feature that llguidance lacks.
     """
 
-    def __init__(self, tokenizer: LLTokenizer, grammar: Grammar, special: Mapping[str, int]) -> None:
-        from llguidance import LLMatcher, LLParserLimits
+    def __init__(self, tokenizer: LLTokenizer, grammar: Grammar, special: Mapping[str, int], lark: str = "") -> None:
+        from llguidance import LLMatcher
 
+        self.tokens = 0
+        self._failed = False
         self.words = -(-tokenizer.vocab_size // 32)
         self.eos_ids = frozenset(tokenizer.eos_tokens)
-        limits = LLParserLimits(initial_lexer_fuel=_MOST_EXPRESSIONS)
+        limits = parser_limits()
+        self.lark = lark
         try:
-            self.beginning = LLMatcher(tokenizer, _definition(grammar, limits, special), log_level=0, limits=limits)
+            if grammar.kind == "gbnf":
+                self.lark = lark or lark_of(grammar.source)
+            definition = _definition(grammar, limits, special, self.lark)
+            self.beginning = LLMatcher(tokenizer, definition, log_level=0, limits=limits)
         except ValueError as exc:
             raise _not_valid(str(exc)) from exc
         begun = self.beginning
@@ -100,6 +120,15 @@ class CompiledGrammar:
         for warning in self.beginning.get_grammar_warnings():
             log.warning("grammar: %s", warning)
 
+    @property
+    def worn(self) -> bool:
+        """Whether sequences have brought the copies' shared memory near its limit."""
+        return self._failed or self.tokens > MOST_TOKENS
+
+    def fail(self) -> None:
+        """A sequence could not go on."""
+        self._failed = True
+
     def _begun(self, mask: bytes) -> LLMatcher:
         """The grammar after some first token, so that one too large for any step fails now, and not in mid-answer."""
         allowed = np.flatnonzero(np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little"))
@@ -110,77 +139,33 @@ class CompiledGrammar:
         return begun
 
 
-class GrammarCompiler:
-    """Compiles grammars for one model; caches the most recent results, errors too.
-
-    Args:
-        rows: rows of the model's embedding, which can be more than the tokenizer has tokens, or fewer.
-        eos_ids: tokens that end a text; without any, the tokenizer's own.
-    """
-
-    def __init__(self, rows: int, eos_ids: frozenset[int]) -> None:
-        self._rows = rows
-        self._eos_ids = eos_ids
-        self._vocabulary = Vocabulary([], [], [])
-        self._compiled: OrderedDict[Grammar, Future[CompiledGrammar]] = OrderedDict()
-        self._thread: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar")
-
-    def know(self, vocabulary: Vocabulary) -> None:
-        """The model's tokens; needed before the first grammar."""
-        self._vocabulary = vocabulary
-
-    def compile(self, grammar: Grammar) -> Future[CompiledGrammar]:
-        """Start to compile a grammar, or find it in the cache.
-
-        The future raises ParameterError where the grammar is broken, or the model has no tokenizer for it.
-        """
-        found = self._compiled.get(grammar)
-        if found is None:
-            found = self._compiled[grammar] = self._thread.submit(self._compile, grammar)
-            if len(self._compiled) > CACHED_GRAMMARS:
-                self._compiled.popitem(last=False)
-        self._compiled.move_to_end(grammar)
-        return found
-
-    def close(self) -> None:
-        """Stop compiling."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
-
-    def _compile(self, grammar: Grammar) -> CompiledGrammar:
-        tokenizer = self._tokenizer
-        try:
-            return CompiledGrammar(tokenizer, grammar, self._special)
-        except ParameterError as refusal:
-            raise refusal.with_traceback(None) from None  # the cache keeps it, and frames would keep the grammar
-
-    @functools.cached_property
-    def _special(self) -> Mapping[str, int]:
-        tokens = self._vocabulary.tokens
-        return {tokens[i].decode(errors="replace"): i for i in self._vocabulary.special if i < self._rows}
-
-    @functools.cached_property
-    def _tokenizer(self) -> LLTokenizer:
-        from llguidance import LLTokenizer, TokenizerWrapper
-
-        tokens = GrammarTokens(self._vocabulary, self._rows, self._eos_ids)
-        return LLTokenizer(TokenizerWrapper(tokens), n_vocab=self._rows, eos_token=tokens.eos_token_ids)
-
-
 class MaskComputer:
-    """Computes the masks of a step, on several threads if there are several masks."""
+    """Computes the masks of a step, on several threads if there are several masks, and charges them to their sequences.
+
+    Together, masks can't be charged to the sequence that makes them slow. After a slow step they are computed one after
+    the other for some steps.
+    """
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
+        self._apart = 0  # for how many steps to compute one mask after the other
 
-    def masks(self, matchers: Many[GrammarState]) -> Bits:
+    def masks(self, matchers: abc.Sequence[GrammarState]) -> Bits:
         """Tokens allowed next: (len(matchers), words), a bit each; token 0 has the lowest bit of a row's first word."""
         words = matchers[0].words
         masks = np.zeros((len(matchers), words), np.int32)
-        if len(matchers) == 1:
-            matchers[0].state.unsafe_compute_mask_ptr(masks.ctypes.data, masks.nbytes)
+        began = time.perf_counter()
+        if len(matchers) == 1 or self._apart:
+            for matcher, mask in zip(matchers, masks, strict=True):
+                cpu = time.thread_time()
+                matcher.state.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+                matcher.charge(time.thread_time() - cpu)
+            self._apart = max(self._apart - 1, 0)
         else:
             states = [(matcher.state, row) for row, matcher in enumerate(matchers)]
             self._executor.unsafe_compute_mask_ptr(states, masks.ctypes.data, words * masks.itemsize, len(states))
+        if time.perf_counter() - began > STEP_ALLOWANCE_S:
+            self._apart = STEPS_APART
         return masks
 
     @functools.cached_property
@@ -190,8 +175,26 @@ class MaskComputer:
         return LLExecutor(self._threads)
 
 
+def tokenizer_of(vocabulary: Vocabulary, rows: int, eos_ids: frozenset[int]) -> LLTokenizer:
+    """A model's tokens as llguidance uses them; `GrammarCompiler` describes the arguments. Takes a second.
+
+    Raises:
+        ParameterError: no token ends a text.
+    """
+    from llguidance import LLTokenizer, TokenizerWrapper
+
+    tokens = GrammarTokens(vocabulary, rows, eos_ids)
+    return LLTokenizer(TokenizerWrapper(tokens), n_vocab=rows, eos_token=tokens.eos_token_ids)
+
+
+def special_tokens(vocabulary: Vocabulary, rows: int) -> Mapping[str, int]:
+    """The special tokens by name."""
+    tokens = vocabulary.tokens
+    return {tokens[i].decode(errors="replace"): i for i in vocabulary.special if i < rows}
+
+
 def forbid(mask: Bits, tokens: list[int]) -> None:
-    """Take tokens out of a mask, unless nothing would be left: what a grammar requires outranks what is forbidden."""
+    """Remove tokens from a mask, unless nothing would be left: a grammar's requirements outrank bans."""
     trimmed = mask.copy()
     octets = trimmed.view(np.uint8)
     for token in tokens:
@@ -200,7 +203,7 @@ def forbid(mask: Bits, tokens: list[int]) -> None:
         mask[:] = trimmed
 
 
-def _definition(grammar: Grammar, limits: LLParserLimits, special: Mapping[str, int]) -> str:
+def _definition(grammar: Grammar, limits: LLParserLimits, special: Mapping[str, int], lark: str) -> str:
     r"""The grammar in llguidance's own form. In regular expressions \d and \w match ASCII, as in JSON schema patterns.
 
     Raises:
@@ -208,7 +211,11 @@ def _definition(grammar: Grammar, limits: LLParserLimits, special: Mapping[str, 
     """
     from llguidance import LLMatcher, regex_to_lark
 
-    if grammar.kind == "regex":
+    if grammar.kind == "gbnf":
+        if grammar.before is None:
+            return LLMatcher.grammar_from_lark(lark)
+        answer = f"%lark {{\n{lark}\n}}"
+    elif grammar.kind == "regex":
         answer = f"/{regex_to_lark(grammar.source, 'dw')}/"
         if grammar.before is None:
             return LLMatcher.grammar_from_lark(f"start: {answer}")
@@ -227,7 +234,7 @@ def _definition(grammar: Grammar, limits: LLParserLimits, special: Mapping[str, 
 def _free(before: FreeText, special: Mapping[str, int]) -> str:
     """Lark's rules for a text that comes before an `answer`: `start` and what belongs to it.
 
-    The marks of one side are special tokens or texts, not some of both: a family of models has either.
+    The marks of one side are all special tokens or all texts: a family of models has either.
     """
     rules = ["start: SPACE free SPACE answer" + ("" if before.begun else " | answer")]
     opening, closing = _tokens(before.starts, special), _tokens(before.ends, special)
@@ -242,11 +249,11 @@ def _free(before: FreeText, special: Mapping[str, int]) -> str:
     return "\n".join(rules)
 
 
-def _tokens(marks: Many[str], special: Mapping[str, int]) -> str:
+def _tokens(marks: abc.Sequence[str], special: Mapping[str, int]) -> str:
     return " | ".join(f"<[{special[mark]}]>" for mark in marks if mark in special)
 
 
-def _regex(marks: Many[str]) -> str:
+def _regex(marks: abc.Sequence[str]) -> str:
     return f"({'|'.join(re.escape(mark).replace('/', chr(92) + '/') for mark in marks)})"
 
 
@@ -255,7 +262,7 @@ def _not_valid(explanation: str) -> ParameterError:
 
 
 def _reason(explanation: str) -> str:
-    """The line of an llguidance explanation that says what is wrong; the others show where, and internal state."""
+    """The line of an llguidance error that names the fault; the others show its place, and internal state."""
     if explanation.startswith(_NOTHING_FITS):
         return "no text fits it"
     lines = explanation.strip().splitlines() or ["no reason given"]

@@ -1,8 +1,8 @@
-"""Keys that a JSON schema's patterns leave over. Engine process.
+"""Removes a JSON schema's patterns that leave no further keys. Engine process.
 
 Where every key that matches a pattern of `patternProperties` is in `properties` or `required`, llguidance's mask allows
-a comma after the last of those, and then no key: the text can neither go on nor end. Such a pattern is taken out, and
-what it asks of these properties is asked of them by name.
+a comma after the last of those, and then no key: the text can neither go on nor end. Such a pattern is removed, and its
+    constraints are applied to these properties by name.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ _MOST_QUESTIONS: Final = 400
 
 def without_used_up_patterns(schema: Mapping[str, Any], keys: Keys) -> dict[str, Any]:
     """The schema without patterns whose keys are all listed or required."""
-    found = with_subschemas(schema, lambda one: without_used_up_patterns(one, keys))
-    patterns = found.get(_PATTERNS)
+    rewritten = with_subschemas(schema, lambda subschema: without_used_up_patterns(subschema, keys))
+    patterns = rewritten.get(_PATTERNS)
     if not isinstance(patterns, dict):
-        return found
-    listed, left = dict(mapping(found.get("properties"))), dict(patterns)
-    names = list(dict.fromkeys([*listed, *names_in(found.get("required"))]))
+        return rewritten
+    listed, left = dict(mapping(rewritten.get("properties"))), dict(patterns)
+    names = list(dict.fromkeys([*listed, *names_in(rewritten.get("required"))]))
     if len(names) * len(patterns) > _MOST_QUESTIONS:
-        return found
+        return rewritten
     for pattern, asked in patterns.items():
         if not keys.left(names, pattern):
             del left[pattern]
             for name in names:
                 if keys.matches(name, pattern):
                     listed[name] = {"allOf": [listed[name], asked]} if name in listed else asked
-    return {**found, "properties": listed, _PATTERNS: left}
+    return {**rewritten, "properties": listed, _PATTERNS: left}
 
 
 class Keys:
@@ -77,7 +77,7 @@ class Keys:
         }
         source = LLMatcher.grammar_from_json_schema(schema, {"whitespace_pattern": self._white_space})
         matcher = LLMatcher(self._octets, source, log_level=0, limits=self._limits)
-        if matcher.is_error():  # the pattern is not valid, or too large: whoever reads the whole schema says so
+        if matcher.is_error():  # the pattern is not valid, or too large: the check of the whole schema reports it
             return True
         return bool(matcher.consume_tokens(list(begun.encode())))
 

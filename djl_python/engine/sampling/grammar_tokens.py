@@ -1,4 +1,4 @@
-"""A model's tokens, as llguidance asks for them. Engine process, in the thread that compiles grammars."""
+"""A model's tokens in llguidance's form. Engine process, in the thread that compiles grammars."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _BEFORE: Final = "\n"
 class GrammarTokens:
     """A vocabulary in the shape that llguidance's TokenizerWrapper takes: as many tokens as the model has rows.
 
-    What a grammar forces is written in the tokens of `__call__`: the tokenizer's own, which the model knows best; where
-    they stand for other bytes, the longest that fit.
+    Forced text is written in the tokens of `__call__`: the tokenizer's own, which the model knows best, or the longest
+        that fit where those stand for other bytes.
 
     Args:
         rows: rows of the model's embedding, which can be more than the tokenizer has tokens, or fewer.
@@ -65,15 +65,15 @@ class GrammarTokens:
         return spell and b"".join(self.tokens[i] for i in ids) == text
 
     def _longest_tokens(self, text: bytes) -> list[int]:
-        """The longest token that `text` begins with, and so on; it ends before what no token begins."""
+        """The longest token at the beginning of `text`, and so on; ends where no token fits."""
         ids: list[int] = []
         while text:
             lengths = range(min(self._longest, len(text)), 0, -1)
-            found = next((n for n in lengths if text[:n] in self._ids), 0)
-            if not found:
+            length = next((n for n in lengths if text[:n] in self._ids), 0)
+            if not length:
                 break
-            ids.append(self._ids[text[:found]])
-            text = text[found:]
+            ids.append(self._ids[text[:length]])
+            text = text[length:]
         return ids
 
 

@@ -1,9 +1,9 @@
-"""Gumbel noise, the random numbers of draws: the same, to rounding, whoever draws. Runs in the engine process.
+"""Gumbel noise, the random numbers of draws: the same, to rounding, on every device. Runs in the engine process.
 
 The token whose score plus noise is the greatest is one drawn with the probabilities softmax(scores). A token's noise is
-a hash of its id and of its row's key, which is made of the sequence's seed and how many tokens it has generated. So of
-some tokens the one is drawn that is drawn among more, if it is one of them; and a request that is computed again draws
-the same tokens again, on any device. The native kernels have these functions too.
+a hash of its id and of its row's key, which is made of the sequence's seed and how many tokens it has generated. So a
+draw among some tokens gives the same token as a draw among more, if that token is one of them; and a request that is
+computed again draws the same tokens again, on any device. The native kernels have these functions too.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Occurrences:
     """
 
     def __init__(self, sequence: Sequence) -> None:
-        prompt = dict.fromkeys(sequence.tokens[: sequence.prompt_length])
+        prompt = dict.fromkeys(sequence.tokens[sequence.decoder_start : sequence.prompt_length])
         self._place_of = {token: place for place, token in enumerate(prompt)}
         self._counted = sequence.prompt_length
         self._keep(np.array(list(prompt), np.int64), np.zeros(len(prompt), np.float32))
@@ -40,7 +40,9 @@ class Occurrences:
         return len(self._place_of)
 
     def follow(self, sequence: Sequence) -> None:
-        """Count the tokens that were appended since the last call. What was drawn but not appended never counts."""
+        """Count the tokens that were appended since the last call. Tokens that were drawn but not appended never
+        count.
+        """
         for token in sequence.tokens[self._counted :]:
             place = self._place_of.setdefault(token, self.size)
             if place == len(self.ids):
@@ -62,11 +64,11 @@ class PenaltyTable:
         self._occurrences: dict[int, Occurrences] = {}
 
     def of(self, sequence: Sequence) -> Occurrences:
-        found = self._occurrences.get(sequence.id)
-        if found is None:
-            found = self._occurrences[sequence.id] = Occurrences(sequence)
-        found.follow(sequence)
-        return found
+        occurrences = self._occurrences.get(sequence.id)
+        if occurrences is None:
+            occurrences = self._occurrences[sequence.id] = Occurrences(sequence)
+        occurrences.follow(sequence)
+        return occurrences
 
     def drop(self, sequence_id: int) -> None:
         """Drop a sequence that has ended."""

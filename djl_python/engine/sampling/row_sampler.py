@@ -8,14 +8,14 @@ from typing import NamedTuple, Protocol
 from torch import Tensor
 
 from .penalties import Occurrences
-from .sampling_plan import Plan
+from .sampling_plan import SamplingPlan
 
 #: (id, log-probability) of a row's most likely tokens, best first.
 Top = tuple[tuple[int, float], ...]
 
 
 class SamplingRequest(NamedTuple):
-    """What is asked of a step: a token for each row.
+    """The sampling of a step: a token for each row.
 
     Attributes:
         plan: how each is chosen.
@@ -24,7 +24,7 @@ class SamplingRequest(NamedTuple):
         occurred: tokens that have occurred, for each of the rows `plan.penalized`.
     """
 
-    plan: Plan
+    plan: SamplingPlan
     positions: list[int]
     occurred: list[Occurrences]
 

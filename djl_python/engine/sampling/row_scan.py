@@ -1,4 +1,4 @@
-"""The passes over whole rows of scores that choosing tokens takes, with torch. Runs in the engine process.
+"""Passes over whole rows of scores for choosing tokens, with torch. Runs in the engine process.
 
 A vocabulary can have 150,000 tokens: the greatest score of each block of them is found once, and later passes look only
 into the blocks that matter.
@@ -17,7 +17,7 @@ BLOCK: Final = 64
 
 
 class Scan:
-    """Rows of scores (R, vocabulary), fp32, and what is found of them when it is first asked for."""
+    """Rows of scores (R, vocabulary), fp32, with figures that are computed on first use."""
 
     def __init__(self, scores: Tensor) -> None:
         self.scores = scores
@@ -27,10 +27,10 @@ class Scan:
         """(R, blocks), each block's greatest score."""
         rows, vocabulary = self.scores.shape
         whole = vocabulary // BLOCK * BLOCK
-        found = [self.scores[:, :whole].view(rows, -1, BLOCK).amax(-1)] if whole else []
+        maxima = [self.scores[:, :whole].view(rows, -1, BLOCK).amax(-1)] if whole else []
         if whole < vocabulary:
-            found.append(self.scores[:, whole:].amax(-1, keepdim=True))
-        return torch.cat(found, 1)
+            maxima.append(self.scores[:, whole:].amax(-1, keepdim=True))
+        return torch.cat(maxima, 1)
 
     @functools.cached_property
     def greatest(self) -> Tensor:
@@ -74,5 +74,5 @@ class Scan:
 
 def _leading(values: Tensor, width: int) -> tuple[Tensor, Tensor]:
     """The greatest of each row's values (R, K) and their places, the first among equals."""
-    found, places = values.sort(dim=-1, descending=True, stable=True)
-    return found[:, :width], places[:, :width]
+    greatest, places = values.sort(dim=-1, descending=True, stable=True)
+    return greatest[:, :width], places[:, :width]

@@ -1,7 +1,7 @@
 """Draws the next token of every sequence of the batch at once. Runs in the engine process.
 
-Each rule works on the rows that ask for it, in the order `SamplingParams` gives. What is drawn for a row depends on
-that row's logits, parameters, seed and position only, never on the rest of the batch: random numbers come from a
+Each rule works on the rows that ask for it, in the order `SamplingParams` gives. The token of a row depends on that
+row's logits, parameters, seed and position only, never on the rest of the batch: random numbers come from a
 counter-based generator (a hash of seed and position), so a preempted or retried request draws the same tokens again.
 
 Most rows choose from the model's own logits, which are left as they are. Rows whose scores a rule changes get a copy. A
@@ -22,7 +22,7 @@ from ..devices.transfers import indices, upload
 from .grammar import MaskComputer, forbid
 from .penalties import PenaltyTable
 from .row_sampler import RowSampler, SampledTokens, SamplingRequest, Top
-from .sampling_plan import Changes, Plan
+from .sampling_plan import Changes, SamplingPlan
 from .torch_row_sampler import TorchRowSampler
 
 
@@ -39,7 +39,7 @@ class Sampler:
 
     Args:
         eos_ids: tokens that a minimum length forbids.
-        row_sampler: what reads whole rows of logits.
+        row_sampler: reads whole rows of logits.
         threads: how many compute grammars' masks.
     """
 
@@ -57,18 +57,18 @@ class Sampler:
         self._row_sampler = row_sampler or TorchRowSampler()
         self._penalties = PenaltyTable()
         self._masks = MaskComputer(threads)
-        # What each byte of a grammar's mask adds to the logits of its eight tokens, lowest bit first.
+        # The additions of each byte of a grammar's mask to the logits of its eight tokens, lowest bit first.
         allowed = (torch.arange(256, device=device)[:, None] >> torch.arange(8, device=device)) & 1
         self._of_mask_byte = torch.where(allowed.bool(), 0.0, float("-inf"))
-        self._plan: Plan | None = None
+        self._plan: SamplingPlan | None = None
 
     def forget(self, sequence: Sequence) -> None:
-        """Drop what is kept for a sequence that has ended."""
+        """Drop the state of a sequence that has ended."""
         self._penalties.drop(sequence.id)
         self._plan = None  # it was made with this sequence
 
     def ask(self, sequences: list[Sequence], ahead: list[int] | None = None) -> SamplingRequest:
-        """What these rows ask for.
+        """The sampling of these rows.
 
         Args:
             sequences: the sequence of each row; one whose drafts are being checked has several rows.
@@ -76,7 +76,7 @@ class Sampler:
         """
         ids = [sequence.id for sequence in sequences]
         if self._plan is None or self._plan.ids != ids:
-            self._plan = Plan(ids, [sequence.sampling for sequence in sequences], self._device)
+            self._plan = SamplingPlan(ids, [sequence.sampling for sequence in sequences], self._device)
         generated = [sequence.generated for sequence in sequences]
         positions = list(map(operator.add, generated, ahead)) if ahead else generated
         return SamplingRequest(
@@ -116,7 +116,7 @@ class Sampler:
     def _constrain(
         self, scores: Tensor, sequences: list[Sequence], changes: Changes, banned: dict[int, list[int]]
     ) -> None:
-        """Rule out in place what the grammars don't allow, and what else is banned from their rows."""
+        """Rule out in place the tokens that grammars don't allow or that are banned from their rows."""
         matchers = [matcher for row in changes.constrained if (matcher := sequences[row].matcher)]
         masks = self._masks.masks(matchers)
         for mask, row in zip(masks, changes.constrained, strict=True):
@@ -127,7 +127,7 @@ class Sampler:
 
 
 def sampled(chosen: SampledTokens) -> list[Sampled]:
-    """A draw for each row of what was chosen."""
+    """A draw for each row of the chosen tokens."""
     return list(map(Sampled, chosen.token_ids, chosen.logprobs, chosen.tops))
 
 
@@ -135,8 +135,15 @@ def prompt_entries(
     row_sampler: RowSampler, logits: Tensor, next_ids: list[int], alternatives: int
 ) -> list[PromptEntry]:
     """Log-probabilities of prompt tokens: row i of `logits` (n, vocabulary) predicts `next_ids[i]`."""
-    found = row_sampler.look_up(logits.float().contiguous(), next_ids, alternatives)
-    return list(zip(found.logprobs, found.tops, strict=True))
+    looked_up = row_sampler.look_up(logits.float().contiguous(), next_ids, alternatives)
+    return list(zip(looked_up.logprobs, looked_up.tops, strict=True))
+
+
+def ranks_of(logits: Tensor, token_ids: list[int]) -> list[int]:
+    """How many tokens of row i of `logits` (n, vocabulary) are at least as likely as `token_ids[i]`, which is one."""
+    own = logits.gather(1, indices(token_ids, logits.device)[:, None])
+    ranks: list[int] = (logits >= own).sum(-1).tolist()
+    return ranks
 
 
 def _banned(sequence: Sequence, eos_ids: frozenset[int], vocabulary: int) -> list[int]:
@@ -150,6 +157,7 @@ def _banned(sequence: Sequence, eos_ids: frozenset[int], vocabulary: int) -> lis
         banned += [i for i in sampling.stop_token_ids if i < vocabulary]
     for word in sampling.bad_words_ids:
         head = len(word) - 1
-        if not head or tuple(sequence.tokens[-head:]) == word[:-1]:
+        begin = max(len(sequence.tokens) - head, sequence.decoder_start)
+        if not head or tuple(sequence.tokens[begin:]) == word[:-1]:
             banned.append(word[-1])
     return banned

@@ -11,20 +11,20 @@ from torch import Tensor
 from ...core.types import SamplingParams
 from ..devices.transfers import indices, upload
 
-_COLD: Final = 0.01  # below it, scores over the temperature may have no digits for noise, but next to the greatest
+_COLD: Final = 0.01  # below it, scores may have no digits for noise, except next to the greatest
 _MOST_RANKED: Final = 64  # of a row's tokens, whose logits are computed one panel of the lm_head after the other
 _COLDEST: Final = 1e-37  # the inverse of less may exceed fp32; at or below it, the likeliest token is taken
 
 
-class Plan:
+class SamplingPlan:
     """How each row of the batch is sampled.
 
     Attributes:
-        ids: the sequence of each row, which tell whether the batch is still the same.
+        ids: the sequence of each row; the plan holds while they are the same.
         params: sampling parameters of each row.
         changed: rows whose scores a rule other than penalties changes before the draw.
         penalized: rows with penalties.
-        simple: whether all tokens can be told from few logits: those of the best tokens, or of what may be drawn.
+        simple: whether few logits suffice for all tokens: those of the best tokens, or of the candidates of draws.
     """
 
     def __init__(self, ids: list[int], params: list[SamplingParams], device: torch.device) -> None:
@@ -47,7 +47,7 @@ class Plan:
 
 
 class Changes:
-    """What changes the scores of the changed rows. Row numbers count only these, from 0.
+    """The changes of the changed rows' scores. Row numbers count only these, from 0.
 
     Attributes:
         biased_rows, biased_ids, bias: one entry for each token with a bias.
@@ -69,14 +69,14 @@ def samples(params: SamplingParams) -> bool:
 
 
 def inverse_temperature(params: SamplingParams) -> float:
-    """What scores are multiplied by before a draw; 1 where there is none."""
+    """The factor of scores before a draw; 1 without a draw."""
     return 1 / params.temperature if samples(params) else 1.0
 
 
 def _is_simple(params: SamplingParams) -> bool:
     if params.logprobs and params.top_logprobs > _MOST_RANKED:
         return False
-    # Of most tokens it will be known how high their scores are at most without penalties.
+    # Most tokens only get an upper bound of their score, without penalties: no penalty may raise a score.
     if params.repetition_penalty < 1 or params.presence_penalty < 0 or params.frequency_penalty < 0:
         return False
     if not samples(params):

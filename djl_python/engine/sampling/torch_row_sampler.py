@@ -17,7 +17,7 @@ from .gumbel import keys_of, mix
 from .penalties import Occurrences, penalize, penalties_of
 from .row_sampler import SampledTokens, SamplingRequest, Top
 from .row_scan import Scan
-from .sampling_plan import Plan, samples
+from .sampling_plan import SamplingPlan, samples
 
 
 class TorchRowSampler:
@@ -66,7 +66,7 @@ class _Groups:
         tops, top_rows: (row, how many) of the rows that want alternatives.
     """
 
-    def __init__(self, plan: Plan, logits: Tensor) -> None:
+    def __init__(self, plan: SamplingPlan, logits: Tensor) -> None:
         self.plan = plan
         params, vocabulary, device = plan.params, logits.shape[1], logits.device
         self.altered = sorted({*plan.changed, *plan.penalized})

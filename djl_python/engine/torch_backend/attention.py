@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..attention.lookup import answering
 from ..attention.parameters import AttentionParams
-from ..batch.chunk import Chunk
+from ..batch.chunk import SequenceChunk
 
 
 class StepPlan(Protocol):
@@ -28,7 +28,7 @@ class StepPlan(Protocol):
         positions: (T,) position of each token in its sequence.
     """
 
-    order: list[Chunk]
+    order: list[SequenceChunk]
     positions: Tensor
 
 
@@ -37,7 +37,7 @@ class PagedCache(Protocol):
 
     block_size: int
 
-    def step(self, chunks: list[Chunk]) -> AbstractContextManager[Any]:
+    def step(self, chunks: list[SequenceChunk]) -> AbstractContextManager[Any]:
         """Context of a step with these chunks, which gives the `StepPlan` that `attend` takes."""
         ...
 

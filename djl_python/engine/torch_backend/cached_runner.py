@@ -14,16 +14,18 @@ import torch
 from torch import Tensor
 
 from ...core.types import SamplingParams
+from ..adapters.peft_files import LoraAdapter
 from ..attention.parameters import LayerShape
-from ..batch.chunk import Chunk
+from ..batch.chunk import SequenceChunk
 from ..batch.sequence import Sequence
+from ..call_errors import CALL_ERRORS
 from ..devices.transfers import indices
-from ..reading.call_errors import CALL_ERRORS
+from ..runner.model_runner import rows_of
+from ..runner.probe_steps import are_close, probe_step
+from .adapters import TorchAdapters
 from .images import model_inputs
-from .model_runner import rows_of
 from .recurrent import ModelContext
 from .state_rows import has_states, states_of
-from .trials import are_close, trial_step
 
 # What transformers' forward functions call their cache: those of models with attention, and of recurrent models. From
 # transformers 5.24 on all do by the last name.
@@ -40,6 +42,10 @@ class CachedModelRunner:
         in_pieces: whether a prompt may be read in pieces. Some prefill functions begin with an empty state, whatever
             the cache has; a prompt that comes in pieces is then read again from its beginning.
         keeps: whether the model goes on from its cache; else whole sequences are read each step.
+
+    Attributes:
+        caches: the model's own caches, by sequence id.
+        counter: the module that keeps how far a sequence's positions are from its tokens' numbers, if there is one.
     """
 
     def __init__(
@@ -52,11 +58,12 @@ class CachedModelRunner:
     ) -> None:
         self._model = model
         self._device = device
+        self._adapters = TorchAdapters(model, device)
         self._functions = functions
-        self._caches: dict[int, Any] = {}
+        self.caches: dict[int, Any] = {}
         self._known = inspect.signature(model.forward).parameters
         self._argument = next((name for name in _CACHE_ARGUMENTS if keeps and name in self._known), "")
-        self._counter = next((module for module in model.modules() if hasattr(module, _DELTAS)), None)
+        self.counter = next((module for module in model.modules() if hasattr(module, _DELTAS)), None)
         self._deltas: dict[int, Any] = {}
         self.in_pieces = in_pieces
 
@@ -84,8 +91,8 @@ class CachedModelRunner:
             ids: a prompt to try with.
         """
         sequence = Sequence(0, ids, len(ids), SamplingParams(max_new_tokens=1))
-        trial_step(self, Chunk(sequence, len(ids)))
-        layers = getattr(self._caches.get(sequence.id), "layers", [])
+        probe_step(self, SequenceChunk(sequence, len(ids)))
+        layers = getattr(self.caches.get(sequence.id), "layers", [])
         shapes: dict[int, LayerShape] = {}
         state_bytes = 0
         for index, layer in enumerate(layers):
@@ -97,19 +104,27 @@ class CachedModelRunner:
         return shapes, state_bytes
 
     @torch.inference_mode()
-    def run(self, chunks: list[Chunk]) -> Tensor:
-        with self._functions():
-            rows = [(self._run_one(chunk), rows_of(chunk)) for chunk in chunks]
+    def run(self, chunks: list[SequenceChunk]) -> Tensor:
+        rows = []
+        for chunk in chunks:
+            with self._functions(), self._adapters.alone(chunk.sequence.adapter_slot):
+                rows.append((self._run_one(chunk), rows_of(chunk)))
         return torch.cat([logits[len(logits) - count :] for logits, count in rows])
+
+    def load_adapter(self, slot: int, adapter: LoraAdapter) -> None:
+        self._adapters.load(slot, adapter)
+
+    def unload_adapter(self, slot: int) -> None:
+        self._adapters.unload(slot)
 
     def operator_seconds(self) -> dict[str, float]:
         return {}
 
     def forget(self, sequence: Sequence) -> None:
-        self._caches.pop(sequence.id, None)
+        self.caches.pop(sequence.id, None)
         self._deltas.pop(sequence.id, None)
 
-    def _run_one(self, chunk: Chunk) -> Tensor:
+    def _run_one(self, chunk: SequenceChunk) -> Tensor:
         """Logits of (at least) the chunk's positions: (n, vocabulary)."""
         sequence, first = chunk.sequence, chunk.sequence.computed
         end = first + chunk.length
@@ -117,14 +132,14 @@ class CachedModelRunner:
             first = 0
         if not first:  # new, or preempted: it begins again
             self.forget(sequence)
-        if self._counter is not None:
-            setattr(self._counter, _DELTAS, self._deltas.get(sequence.id))
-        if sequence.images is not None and sequence.id not in self._caches:
+        if self.counter is not None:
+            setattr(self.counter, _DELTAS, self._deltas.get(sequence.id))
+        if sequence.images is not None and sequence.id not in self.caches:
             logits = self._begin_with_images(chunk)
         else:
             logits = self._continue(sequence, first, end, rows_of(chunk))
-        if self._counter is not None:
-            self._deltas[sequence.id] = getattr(self._counter, _DELTAS)
+        if self.counter is not None:
+            self._deltas[sequence.id] = getattr(self.counter, _DELTAS)
         return logits
 
     def _continue(self, sequence: Sequence, first: int, end: int, wanted: int) -> Tensor:
@@ -133,22 +148,22 @@ class CachedModelRunner:
         if not self._argument:
             output = self._model(input_ids=self._ids(sequence.tokens[:end]), use_cache=False, **keep)
         else:
-            cache = self._caches.get(sequence.id)
+            cache = self.caches.get(sequence.id)
             output = self._model(
                 input_ids=self._ids(sequence.tokens[first:end]),
                 use_cache=True,
                 **{self._argument: cache},
-                **self._positions(cache, first, end),
+                **self.positions(cache, first, end),
                 **keep,
             )
             if output.get(self._argument) is None:  # it keeps its state to itself, for one batch only
                 self._argument = ""
             else:
-                self._caches[sequence.id] = output[self._argument]
+                self.caches[sequence.id] = output[self._argument]
         logits: Tensor = output.logits[0]
         return logits
 
-    def _positions(self, cache: Any, first: int, end: int) -> dict[str, Tensor]:
+    def positions(self, cache: Any, first: int, end: int) -> dict[str, Tensor]:
         """`position_ids` (1, end - first), where the model would get them wrong; else nothing, as some count from 1.
 
         Models ask the cache how many tokens it has, which answers for its first layer: 0 if that one has a state.
@@ -158,7 +173,7 @@ class CachedModelRunner:
             return {}
         return {"position_ids": self._ids(list(range(first, end)))}
 
-    def _begin_with_images(self, chunk: Chunk) -> Tensor:
+    def _begin_with_images(self, chunk: SequenceChunk) -> Tensor:
         """Read a prompt up to the end of its last image in one pass, as images may attend forward.
 
         A chunk that ends before that leaves no cache, so the next one comes here again.
@@ -173,7 +188,7 @@ class CachedModelRunner:
         )
         if end < images.end:
             return output.logits[0, :end]  # type: ignore[no-any-return]
-        self._caches[sequence.id] = output[self._argument]
+        self.caches[sequence.id] = output[self._argument]
         if end == images.end:
             return output.logits[0]  # type: ignore[no-any-return]
         return torch.cat([output.logits[0], self._continue(sequence, images.end, end, end - images.end)])
@@ -195,6 +210,6 @@ def _read(runner: CachedModelRunner, ids: list[int], *lengths: int) -> Tensor:
     """The last logits of a prompt that is read in pieces of these lengths."""
     sequence = Sequence(0, ids, len(ids), SamplingParams(max_new_tokens=1))
     for length in lengths:
-        logits = trial_step(runner, Chunk(sequence, length))
+        logits = probe_step(runner, SequenceChunk(sequence, length))
     runner.forget(sequence)
     return logits

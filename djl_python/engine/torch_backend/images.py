@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from ...core.types import ImagePrompt, Images
-from ..batch.chunk import Chunk
-from ..reading.call_errors import CALL_ERRORS
+from ..batch.chunk import SequenceChunk
+from ..call_errors import CALL_ERRORS
 
 log = logging.getLogger(__name__)
 
@@ -44,14 +44,14 @@ class Seen:
 
 def model_inputs(images: Images, length: int, model: Any) -> dict[str, Tensor]:
     """The model's arguments for the images, to go with the first `length` ids of a prompt."""
-    found = {}
+    tensors = {}
     for name, array in images.inputs.items():
         numbers = np.frombuffer(array.data, np.dtype(array.dtype)).reshape(array.shape)
         if name.endswith("token_type_ids"):  # one for each token of the prompt; what follows it is text, type 0
             numbers = np.pad(numbers[:, :length], ((0, 0), (0, max(0, length - numbers.shape[1]))))
         tensor = torch.from_numpy(numbers.copy()).to(model.device)
-        found[name] = tensor.to(model.dtype) if tensor.is_floating_point() else tensor
-    return found
+        tensors[name] = tensor.to(model.dtype) if tensor.is_floating_point() else tensor
+    return tensors
 
 
 class PagedImages:
@@ -84,7 +84,7 @@ class PagedImages:
         """Drop the embeddings of a sequence that has ended, or will begin again."""
         self._seen.pop(sequence_id, None)
 
-    def inputs(self, chunks: Sequence[Chunk], ids: Tensor, positions: Tensor) -> dict[str, Tensor]:
+    def inputs(self, chunks: Sequence[SequenceChunk], ids: Tensor, positions: Tensor) -> dict[str, Tensor]:
         """The model's arguments for a flat batch of chunks, some of which may belong to prompts with images.
 
         Args:
@@ -107,7 +107,7 @@ class PagedImages:
             "position_ids": positions[None] if self._counts else positions[:, None],
         }
 
-    def _pieces(self, chunks: Sequence[Chunk]) -> Iterator[tuple[int, Chunk, Seen]]:
+    def _pieces(self, chunks: Sequence[SequenceChunk]) -> Iterator[tuple[int, SequenceChunk, Seen]]:
         """Yield (first row, chunk, its encoded prompt) for the chunks whose inputs depend on an image."""
         start = 0
         for chunk in chunks:

@@ -13,10 +13,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from ..checkpoints.module_tree import child_modules
-from ..checkpoints.quantization import GROUP, Codes, Quantize, quantized
-from ..reading.linears import as_linear
-from ..reading.recipe.primitives import Linear
+from ..checkpoints.linears import Linear, as_linear, child_modules
+from ..checkpoints.quantization import Codes, quantized
+from ..checkpoints.rounding import Quantize, Rounding
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +30,7 @@ _NAMED: Final = 3
 
 @torch.inference_mode()
 def replace_linears_(
-    model: Any, quantize: Quantize | None, make: Callable[[Linear, Quantize | None], nn.Module | None]
+    model: Any, quantize: Quantize | None, make: Callable[[Linear, Rounding | None], nn.Module | None]
 ) -> None:
     """Replace every linear by the module that `make` returns for it, if any; the lm_head gets 8 bits at least.
 
@@ -42,28 +41,28 @@ def replace_linears_(
         linear = as_linear(module)
         if linear is None:
             continue
-        bits: Quantize | None = "int8" if quantize is not None and module is head else quantize
-        if (made := make(linear, bits)) is None:
+        rounding: Rounding | None = "int8" if quantize is not None and module is head else quantize
+        if (made := make(linear, rounding)) is None:
             continue
         setattr(parent, name, made)
-        if bits is not None and module is head:
+        if rounding is not None and module is head:
             embedding = model.get_input_embeddings().weight
             if linear.numbers.data_ptr() == embedding.data_ptr():
                 # New memory: pages of the mapped file may be given back at any time, with what was written to them.
-                embedding.data = quantized(embedding, bits).values(embedding.shape[1]).to(embedding.dtype)
+                embedding.data = quantized(embedding, rounding).values(embedding.shape[1]).to(embedding.dtype)
 
 
 def matrices(model: nn.Module) -> dict[str, int]:
     """How many numbers the model's matrices have, apart from embeddings and convolutions, by class and name."""
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for module in model.modules():
         if isinstance(module, nn.Embedding | nn.Conv1d | nn.Conv2d):
             continue
         for name, parameter in module.named_parameters(recurse=False):
             if parameter.dim() > 1 and parameter.is_floating_point():
                 label = f"{type(module).__name__}.{name}"
-                found[label] = found.get(label, 0) + parameter.numel()
-    return found
+                sizes[label] = sizes.get(label, 0) + parameter.numel()
+    return sizes
 
 
 def unrounded(model: nn.Module, before: dict[str, int], quantize: Quantize) -> str:
@@ -84,9 +83,9 @@ def unrounded(model: nn.Module, before: dict[str, int], quantize: Quantize) -> s
     return "; ".join(said)
 
 
-def on_torch(linear: Linear, quantize: Quantize | None) -> nn.Module | None:
+def on_torch(linear: Linear, rounding: Rounding | None) -> nn.Module | None:
     """A linear with integer weights, 8 bits if torch's 4-bit kernel can't take it; None if the linear is to stay."""
-    if quantize is None and isinstance(linear.weight, Tensor):
+    if rounding is None and isinstance(linear.weight, Tensor):
         return None
     columns, width = linear.weight.shape
     four = columns % _COLUMNS == 0
@@ -95,7 +94,7 @@ def on_torch(linear: Linear, quantize: Quantize | None) -> nn.Module | None:
         if stored is None or stored.bits != 4 or not four:
             return None
         return QuantizedLinear(stored, width, linear.bias)
-    codes = quantized(linear.weight, "int4" if quantize == "int4" and four else "int8")
+    codes = quantized(linear.weight, "int4" if rounding == "int4" and four else "int8")
     return QuantizedLinear(codes, width, linear.bias)
 
 
@@ -111,13 +110,16 @@ class QuantizedLinear(nn.Module):
         self.bits = codes.bits
         self._four = codes.bits == 4
         self._order = codes.order
+        self._padding = codes.codes.shape[1] - width
         if self._four:
             weight = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes.codes.int(), 1)
             assert codes.zeros is not None
-            scales = codes.scales.to(torch.bfloat16).t()  # (groups, n), then the value of the middle code
-            scales = torch.stack([scales, scales * (codes.zero - codes.zeros.short().t())], dim=2)
+            steps = codes.scales.float().t()  # (groups, n), then the value of the middle code
+            scales = torch.stack([steps, steps * (codes.zero - codes.zeros.float().t())], dim=2).to(torch.bfloat16)
         else:
-            weight = (codes.codes[:, :width].int() - codes.zero).to(torch.int8).contiguous()
+            # torch's kernel reads beyond rows whose length is no multiple of 8, hence the padding.
+            weight = (codes.codes.int() - codes.zero).to(torch.int8).contiguous()
+            weight[:, width:] = 0
             scales = codes.scales.to(torch.bfloat16)
         self.weight: Tensor
         self.scales: Tensor
@@ -130,11 +132,13 @@ class QuantizedLinear(nn.Module):
         rows = x.reshape(-1, self.in_features)
         rows = rows if self._order is None else rows[:, self._order]
         if rows.dtype == torch.float32 and len(rows) > _FEW_ROWS and not self._four:
-            return nn.functional.linear(x, self.weight.float() * self.scales.float()[:, None], self.bias)
+            weight = self.weight[:, : self.in_features].float() * self.scales.float()[:, None]
+            return nn.functional.linear(x, weight, self.bias)
         rows = rows.to(torch.bfloat16)
+        rows = nn.functional.pad(rows, (0, self._padding)) if self._padding else rows
         if self._four:
-            rows = nn.functional.pad(rows, (0, -self.in_features % GROUP))
-            result = torch.ops.aten._weight_int4pack_mm_for_cpu(rows, self.weight, GROUP, self.scales)
+            group = rows.shape[1] // len(self.scales)
+            result = torch.ops.aten._weight_int4pack_mm_for_cpu(rows, self.weight, group, self.scales)
         else:
             result = torch._weight_int8pack_mm(rows, self.weight, self.scales)
         result = result.to(x.dtype)

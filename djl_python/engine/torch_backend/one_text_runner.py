@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..batch.chunk import Chunk
+from ..batch.chunk import SequenceChunk
 from ..batch.sequence import Sequence
 from ..devices.transfers import indices
-from .model_runner import rows_of
+from ..runner.model_runner import rows_of
 
 
 class OneTextRunner:
@@ -27,7 +27,7 @@ class OneTextRunner:
         self._held: tuple[int, int] | None = None  # a sequence, and how many of its tokens the layers have
 
     @torch.inference_mode()
-    def run(self, chunks: list[Chunk]) -> Tensor:
+    def run(self, chunks: list[SequenceChunk]) -> Tensor:
         rows = [(self._run_one(chunk), rows_of(chunk)) for chunk in chunks]
         return torch.cat([logits[len(logits) - count :] for logits, count in rows])
 
@@ -38,7 +38,7 @@ class OneTextRunner:
         if self._held is not None and self._held[0] == sequence.id:
             self._held = None
 
-    def _run_one(self, chunk: Chunk) -> Tensor:
+    def _run_one(self, chunk: SequenceChunk) -> Tensor:
         """Logits of (at least) the chunk's positions: (n, vocabulary)."""
         sequence, first = chunk.sequence, chunk.sequence.computed
         end = first + chunk.length

@@ -1,4 +1,4 @@
-"""A model that torch runs on a paged cache, before that is made: its layers, and trials. Engine process, once."""
+"""A model that torch runs on a paged cache, before that is made: its layers, and probes. Engine process, once."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ..attention.parameters import LayerShape
 from ..checkpoints.loading import LoadedModel
 from .attention import PagedCache
 from .images import PagedImages
-from .model_runner import PagedModelRunner
+from .paged_runner import PagedModelRunner
 from .recurrent import RecurrentLayers
 
-#: Tokens of a block in trials.
-TRIAL_BLOCK: Final = 16
+#: Tokens of a block in probes.
+PROBE_BLOCK: Final = 16
 #: Makes a cache: of these layers, so many blocks, tokens of each, for this model.
 MakeCache = Callable[[list[LayerShape], int, int, LoadedModel], PagedCache]
 
@@ -36,9 +36,9 @@ class Paging:
         return self.make_cache(list(self.layers.values()), blocks, block_size, self.loaded)
 
     @contextmanager
-    def trial(self, blocks: int, images: PagedImages | None = None) -> Iterator[PagedModelRunner]:
+    def probe(self, blocks: int, images: PagedImages | None = None) -> Iterator[PagedModelRunner]:
         """Context of a runner over a small cache, to check it."""
-        cache = self.cache(blocks, TRIAL_BLOCK)
+        cache = self.cache(blocks, PROBE_BLOCK)
         try:
             yield self.runner(cache, images)
         finally:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache, DynamicCache
 
-from ..batch.chunk import Chunk
+from ..batch.chunk import SequenceChunk
 from ..devices.transfers import indices
 from .state_rows import StateRows, states_of
 
@@ -114,13 +114,22 @@ class RecurrentLayers:
         return cls(model.config.get_text_config(decoder=True), modules, state_bytes)
 
     @contextmanager
-    def over(self, flat: Sequence[Chunk], device: torch.device) -> Iterator[None]:
-        """Context in which the model reads these chunks, one after the other in a flat batch."""
+    def over(
+        self,
+        flat: Sequence[SequenceChunk],
+        device: torch.device,
+        narrowed: Callable[[slice | Tensor], AbstractContextManager[None]] = lambda rows: nullcontext(),
+    ) -> Iterator[None]:
+        """Context in which the model reads these chunks, one after the other in a flat batch.
+
+        Args:
+            narrowed: makes a context that is entered while a layer computes these rows of it alone.
+        """
         parts = self._parts(flat, device)
         with ExitStack() as stack:
             stack.enter_context(self.functions())
             for module, signature in zip(self._modules, self._signatures, strict=True):
-                forward = _in_parts(module.forward, signature, parts)
+                forward = _in_parts(module.forward, signature, parts, narrowed)
                 stack.callback(delattr, module, "forward")
                 module.forward = forward
             yield
@@ -131,7 +140,7 @@ class RecurrentLayers:
         if sequence_id in self._together.ids:
             self._together.remove(sequence_id)
 
-    def _parts(self, flat: Sequence[Chunk], device: torch.device) -> list[_Part]:
+    def _parts(self, flat: Sequence[SequenceChunk], device: torch.device) -> list[_Part]:
         parts: list[_Part] = []
         single: dict[int, int] = {}  # decoding sequences, and their rows of the batch
         start = 0
@@ -149,7 +158,7 @@ class RecurrentLayers:
         if single:
             self._together.arrange(single, self._alone)
             order = [single[each] for each in self._together.ids]
-            parts.append(_Part(places(order, device), 1, self._cache(self._together.layers)))
+            parts.append(_Part(row_selector(order, device), 1, self._cache(self._together.layers)))
         return parts
 
     def _layers(self, cache: Any) -> list[Any]:
@@ -162,7 +171,12 @@ class RecurrentLayers:
         return cache
 
 
-def _in_parts(forward: Callable[..., Any], signature: inspect.Signature, parts: Sequence[_Part]) -> Callable[..., Any]:
+def _in_parts(
+    forward: Callable[..., Any],
+    signature: inspect.Signature,
+    parts: Sequence[_Part],
+    narrowed: Callable[[slice | Tensor], AbstractContextManager[None]],
+) -> Callable[..., Any]:
     """Make a module's forward function for the flat batch, which runs each part by itself with that part's states."""
     argument = next(name for name in _CACHE_ARGUMENTS if name in signature.parameters)
 
@@ -173,7 +187,8 @@ def _in_parts(forward: Callable[..., Any], signature: inspect.Signature, parts: 
 
         def read(part: _Part) -> Any:
             bound.arguments = part.of(whole, tokens) | {argument: part.cache}
-            return forward(*bound.args, **bound.kwargs)
+            with narrowed(part.rows):
+                return forward(*bound.args, **bound.kwargs)
 
         if len(parts) == 1 and isinstance(parts[0].rows, slice):
             return read(parts[0]).view_as(hidden_states)
@@ -185,7 +200,7 @@ def _in_parts(forward: Callable[..., Any], signature: inspect.Signature, parts: 
     return in_parts
 
 
-def places(rows: list[int], device: torch.device) -> slice | Tensor:
+def row_selector(rows: list[int], device: torch.device) -> slice | Tensor:
     """What selects these rows of a batch."""
     first = rows[0]
     if rows == list(range(first, first + len(rows))):

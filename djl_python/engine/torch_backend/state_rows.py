@@ -113,12 +113,12 @@ class _Table:
 
 def states_of(layer: Any) -> list[tuple[_Key, Tensor]]:
     """(key, state) of each state that a layer uses."""
-    found: list[tuple[_Key, Tensor | None]] = []
+    keyed_states: list[tuple[_Key, Tensor | None]] = []
     for name in _STATES:
         states = getattr(layer, name)
         numbered = states.items() if isinstance(states, dict) else [(None, states)]
-        found += [((name, number), state) for number, state in numbered]
-    return [(key, state) for key, state in found if state is not None]
+        keyed_states += [((name, number), state) for number, state in numbered]
+    return [(key, state) for key, state in keyed_states if state is not None]
 
 
 def has_states(layer: Any) -> bool:

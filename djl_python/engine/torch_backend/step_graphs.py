@@ -16,13 +16,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..batch.chunk import Chunk
+from ..batch.chunk import SequenceChunk
 from .token_plan import AttendByToken, TokenPlan, numbers_for
 from .torch_cache import TorchCache
 
 #: Tokens of the steps that are recorded. Each token reads all of its context by itself, which is why there are no more.
 SIZES: Final = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-#: Of these, the ones that a model is tried with: most tokens, those of a text's pieces, and single ones.
+#: The sizes that a model is tried with: most tokens, those of a text's pieces, and single ones.
 TRIED_SIZES: Final = (1, 8, 96, 512)
 
 
@@ -73,7 +73,7 @@ class StepGraphs:
         for tokens in sorted(sizes, reverse=True):
             self._recorded.insert(0, self._step(forward, tokens))
 
-    def run(self, chunks: list[Chunk], keep: npt.NDArray[np.int64]) -> Tensor | None:
+    def run(self, chunks: list[SequenceChunk], keep: npt.NDArray[np.int64]) -> Tensor | None:
         """Compute the chunks, one after the other.
 
         Args:

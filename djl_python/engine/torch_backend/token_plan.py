@@ -15,7 +15,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from ..attention.parameters import AttentionParams
-from ..batch.chunk import Chunk
+from ..batch.chunk import SequenceChunk
 from ..devices.transfers import upload
 
 #: Attention of a flat batch's tokens: `token_attention.attend_by_token`.
@@ -37,7 +37,7 @@ class TokenPlan:
     """
 
     def __init__(self, numbers: Tensor, tokens: int, rows: int, block_size: int, spare_block: int, by: AttendByToken):
-        self.order: list[Chunk] = []
+        self.order: list[SequenceChunk] = []
         self.tokens, self.rows = tokens, rows
         self._numbers = numbers
         self._block_size = block_size
@@ -51,7 +51,7 @@ class TokenPlan:
         """`AttentionPlan` describes it."""
         return self._by_token(query, keys, values, self.positions, self._starts, self._blocks, how)
 
-    def fill(self, chunks: list[Chunk], keep: npt.NDArray[np.int64]) -> bool:
+    def fill(self, chunks: list[SequenceChunk], keep: npt.NDArray[np.int64]) -> bool:
         """Have the next replay compute these chunks, one after the other, and the logits of `keep`.
 
         Returns:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..attention.dense import attention
 from ..attention.parameters import AttentionParams, LayerShape
-from ..batch.chunk import Chunk
+from ..batch.chunk import SequenceChunk
 from ..devices.transfers import upload
 
 _Numbers = npt.NDArray[np.int64]
@@ -48,6 +48,7 @@ class TorchCache:
     """A `PagedCache`. Keys and values of all layers: per layer two tensors (blocks, block_size, kv_heads, dim).
 
     Attributes:
+        keys, values: a tensor for each layer.
         spare_block: the number of one more block, which no sequence has: for tokens that only fill up a step.
     """
 
@@ -57,17 +58,17 @@ class TorchCache:
         self.block_size = block_size
         self.spare_block = blocks
         self._device = device
-        self._keys = [_zeros((blocks + 1, block_size, s.kv_heads, s.key_dim), dtype, device) for s in layers]
-        self._values = [_zeros((blocks + 1, block_size, s.kv_heads, s.value_dim), dtype, device) for s in layers]
+        self.keys = [_zeros((blocks + 1, block_size, s.kv_heads, s.key_dim), dtype, device) for s in layers]
+        self.values = [_zeros((blocks + 1, block_size, s.kv_heads, s.value_dim), dtype, device) for s in layers]
 
     @contextmanager
-    def step(self, chunks: list[Chunk]) -> Iterator[TorchPlan]:
+    def step(self, chunks: list[SequenceChunk]) -> Iterator[TorchPlan]:
         yield _plan(chunks, self.block_size, self._device)
 
     def attend(
         self, layer: int, plan: AttentionPlan, query: Tensor, key: Tensor, value: Tensor, how: AttentionParams
     ) -> Tensor:
-        keys, values = self._keys[layer], self._values[layer]
+        keys, values = self.keys[layer], self.values[layer]
         keys.flatten(0, 1).index_copy_(0, plan.slots, key[0].transpose(0, 1))
         values.flatten(0, 1).index_copy_(0, plan.slots, value[0].transpose(0, 1))
         return plan.attend(query[0], keys, values, how)[None]
@@ -92,13 +93,13 @@ class Group:
     blocks: Tensor
     positions: Tensor
     block_size: int
-    _masks: dict[int, Tensor] = field(default_factory=dict)
+    _masks: dict[tuple[int, int], Tensor] = field(default_factory=dict)
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, how: AttentionParams) -> Tensor:
         """The group's rows of what `AttentionPlan.attend` returns."""
         rows = query[:, self.start : self.stop]
         rows = rows.reshape(len(rows), -1, self.queries, query.shape[2]).transpose(0, 1)
-        out = attention(rows, self._read(keys), self._read(values), self.mask(how.window), how)
+        out = attention(rows, self._read(keys), self._read(values), self._mask(how), how)
         return out.transpose(1, 2).flatten(0, 1)
 
     def _read(self, cache: Tensor) -> Tensor:
@@ -108,16 +109,20 @@ class Group:
         """
         return cache[self.blocks].flatten(1, 2).masked_fill_(self.unknown, 0).transpose(1, 2)
 
-    def mask(self, window: int) -> Tensor:
-        """(S, 1, queries, context) true where a query may look; made once a step and window, not once a layer."""
-        found = self._masks.get(window)
-        if found is None:
+    def _mask(self, how: AttentionParams) -> Tensor:
+        """`attention`'s, of (S, 1 or heads, queries, context); made once a step and kind of layer, not once a layer."""
+        kind = how.window, id(how.distance_bias)
+        mask = self._masks.get(kind)
+        if mask is None:
             distance = self.positions[:, :, None] - self._keys
-            found = distance >= 0
-            if window:
-                found &= distance < window
-            found = self._masks[window] = found[:, None]
-        return found
+            seen = distance >= 0
+            if how.window:
+                seen &= distance < how.window
+            mask = self._masks[kind] = seen[:, None]
+            if how.distance_bias is not None:
+                bias = how.distance_bias[:, distance.clamp(0, how.distance_bias.shape[1] - 1)].transpose(0, 1)
+                mask = self._masks[kind] = bias.masked_fill(~mask, float("-inf"))
+        return mask
 
     @functools.cached_property
     def unknown(self) -> Tensor:
@@ -138,7 +143,7 @@ class TorchPlan:
         groups: cover the rows 0 .. T-1 in order.
     """
 
-    order: list[Chunk]
+    order: list[SequenceChunk]
     positions: Tensor
     slots: Tensor
     groups: list[Group]
@@ -149,7 +154,7 @@ class TorchPlan:
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 
-def _plan(chunks: list[Chunk], block_size: int, device: torch.device) -> TorchPlan:
+def _plan(chunks: list[SequenceChunk], block_size: int, device: torch.device) -> TorchPlan:
     """Where all tokens go: one array of the host, which is copied to the device at once."""
     groups = in_groups(chunks, block_size, coarse=device.type == "cuda")
     positions: list[_Numbers] = []
@@ -180,14 +185,14 @@ def _plan(chunks: list[Chunk], block_size: int, device: torch.device) -> TorchPl
     return plan
 
 
-def in_groups(chunks: list[Chunk], block_size: int, coarse: bool) -> list[list[Chunk]]:
+def in_groups(chunks: list[SequenceChunk], block_size: int, coarse: bool) -> list[list[SequenceChunk]]:
     """Chunks that one attention call can serve: single tokens by context, prompt chunks alone.
 
     A group's contexts are as long as its longest, up to twice as long as they need be. With `coarse` groups, up to four
     times, in half as many calls: a GPU has the time, but not its host.
     """
-    buckets: dict[int, list[Chunk]] = {}
-    groups: list[list[Chunk]] = []
+    buckets: dict[int, list[SequenceChunk]] = {}
+    groups: list[list[SequenceChunk]] = []
     for chunk in chunks:
         if chunk.length > 1:
             groups.append([chunk])
@@ -197,7 +202,7 @@ def in_groups(chunks: list[Chunk], block_size: int, coarse: bool) -> list[list[C
     return [*buckets.values(), *groups]
 
 
-def _blocks(chunk: Chunk, block_size: int) -> int:
+def _blocks(chunk: SequenceChunk, block_size: int) -> int:
     return -(-(chunk.sequence.computed + chunk.length) // block_size)
 
 

@@ -1,4 +1,4 @@
-"""TensorRT-LLM's arguments for a model: those that are ours under other names, its own, and what nobody here knows.
+"""TensorRT-LLM's arguments for a model: ours under other names, its own, and undeclared ones.
 
 Runs in the engine process, without TensorRT-LLM. Source: LMI's "TensorRT-LLM Engine User Guide", and the classes
 `TorchLlmArgs` and `KvCacheConfig` of TensorRT-LLM 1.2.
@@ -190,9 +190,9 @@ def end_ids(config: Mapping[str, Any], generation_config: Mapping[str, Any]) -> 
         >>> end_ids({"eos_token_id": 2}, {"eos_token_id": [2, 7]})
         (2, 7)
     """
-    found = generation_config.get("eos_token_id", _text_config(config).get("eos_token_id"))
-    ids = found if isinstance(found, list) else [found]
-    return tuple(one for one in ids if isinstance(one, int))
+    eos = generation_config.get("eos_token_id", _text_config(config).get("eos_token_id"))
+    ids = eos if isinstance(eos, list) else [eos]
+    return tuple(token_id for token_id in ids if isinstance(token_id, int))
 
 
 def vocabulary_size(config: Mapping[str, Any]) -> int | None:
@@ -208,6 +208,6 @@ def stated_context(config: Mapping[str, Any]) -> int | None:
 
 
 def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Of a model that takes more than text, the configuration of its language model."""
+    """The configuration of the language model, also in a model that takes more than text."""
     own = config.get("text_config")
     return own if isinstance(own, dict) else config

@@ -19,7 +19,7 @@ from tensorrt_llm.llmapi import GuidedDecodingParams, KvCacheConfig, RequestErro
 from ...config import read_json_object
 from ...core.engine_info import EngineInfo, EngineStats
 from ...core.errors import GenerationError, ModelLoadError, ParameterError
-from ...core.pictures import AnyImages
+from ...core.sequence_request import SequenceRequest
 from ...core.types import SamplingParams, TokenEvent
 from ..interface import AsyncEngine, Progress
 from .arguments import TrtllmSettings, end_ids, llm_arguments, stated_context, vocabulary_size
@@ -43,7 +43,12 @@ class TrtllmEngine(AsyncEngine):
         self.max_model_len = length
         self.max_batch_size = arguments["max_batch_size"]
         self.vocabulary = vocabulary_size(config)
-        self.info = EngineInfo(runner="trtllm", dtype=str(llm.args.dtype), device="cuda")
+        self.info = EngineInfo(
+            runner="trtllm",
+            dtype=str(llm.args.dtype),
+            device="cuda",
+            shares_prefixes=arguments["kv_cache_config"].get("enable_block_reuse", True),
+        )
         self.description = f"TensorRT-LLM {tensorrt_llm.__version__}, untested on hardware: {self.info.summary}"
 
     @classmethod
@@ -64,25 +69,19 @@ class TrtllmEngine(AsyncEngine):
             raise ModelLoadError(f"TensorRT-LLM does not take an option: {exc}") from exc
         return cls(llm, arguments, settings)
 
-    async def generate(
-        self,
-        request_id: int,
-        prompt_ids: list[int],
-        sampling: SamplingParams,
-        images: AnyImages | None = None,
-        adapter: str = "",
-    ) -> AsyncGenerator[TokenEvent, None]:
+    async def generate(self, request: SequenceRequest) -> AsyncGenerator[TokenEvent, None]:
+        prompt_ids, sampling = request.prompt_ids, request.sampling
         self.check_prompt(prompt_ids)
         try:
             result = self._llm.generate_async(prompt_ids, self._sampling(sampling, len(prompt_ids)), streaming=True)
-        except ValueError as exc:  # its word for what is wrong with a request
+        except ValueError as exc:  # its error for a faulty request
             raise ParameterError(str(exc), "") from exc
-        told, ended = 0, False
+        reported, ended = 0, False
         self._sequences += 1
         try:
             async for output in result:
-                for event in token_events(request_id, output.outputs[0], told, sampling, self._ends):
-                    told, ended = told + 1, event.finish is not None
+                for event in token_events(request.id, output.outputs[0], reported, sampling, self._ends):
+                    reported, ended = reported + 1, event.finish is not None
                     yield event
         except RequestError as exc:
             raise GenerationError(str(exc)) from exc
@@ -102,19 +101,21 @@ class TrtllmEngine(AsyncEngine):
         return made
 
     def _bias(self, biases: dict[int, float]) -> torch.Tensor:
-        """What is added to the logits, float32, of all the ids that the model takes."""
+        """The additions to the logits, float32, for all the ids that the model takes."""
         bias = torch.zeros(self.vocabulary or 1 + max(biases), dtype=torch.float32)
         bias[list(biases)] = torch.tensor(list(biases.values()))
         return bias
 
     @property
     def stats(self) -> EngineStats:
-        """Who is there: TensorRT-LLM tells of its cache only where each step is measured, which it would slow down."""
+        """Only the number of sequences: TensorRT-LLM reports its cache only if each step is measured, which slows it
+        down.
+        """
         running = min(self._sequences, self.max_batch_size)
         return EngineStats(running=running, waiting=self._sequences - running)
 
     def isolate(self, cause: Exception) -> None:
-        """What is no error of one request (`RequestError`) is TensorRT-LLM's end."""
+        """Any error but a `RequestError`, which is one request's, is TensorRT-LLM's end."""
         raise cause
 
     async def close(self) -> None:

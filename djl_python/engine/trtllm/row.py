@@ -11,8 +11,9 @@ import msgspec
 from ...config import ModelConfig, has_gpu, read_json_object
 from ...config.engines import Distribution
 from ...core.errors import ModelLoadError
-from ..interface import Engine, EngineSettings
+from ..interface import EngineSettings
 from ..others import visible_gpus
+from ..row import Engine
 from .arguments import WITHOUT_EFFECT, TrtllmOptions, TrtllmSettings
 from .sampling import PARAMETERS
 
@@ -28,7 +29,7 @@ def _check(config: ModelConfig, options: TrtllmOptions) -> None:
 
 
 def _check_checkpoint(config: ModelConfig, options: TrtllmOptions, key: str, path: Path) -> None:
-    """Refuse what TensorRT compiled, which older releases ran."""
+    """Refuse checkpoints compiled by TensorRT, which older releases ran."""
     file = path / "config.json"
     if file.is_file() and {"build_config", "pretrained_config"} <= read_json_object(file).keys():
         raise ModelLoadError(
@@ -38,17 +39,19 @@ def _check_checkpoint(config: ModelConfig, options: TrtllmOptions, key: str, pat
 
 
 def _without_effect(config: ModelConfig, options: TrtllmOptions) -> list[str]:
-    said = ["TensorRT-LLM is untested on hardware with this server, and requests' seeds do not repeat draws with it"]
+    warnings = [
+        "TensorRT-LLM is untested on hardware with this server, and requests' seeds do not repeat draws with it"
+    ]
     if options.quantize:
-        said.append(
+        warnings.append(
             f"option.quantize={options.quantize} has no effect: TensorRT-LLM runs the checkpoint as it is quantized"
         )
     if config.provenance.get("option.gpu_memory_utilization", "default") != "default":
-        said.append(
+        warnings.append(
             "option.gpu_memory_utilization has no effect with TensorRT-LLM: option.kv_cache_free_gpu_mem_fraction is "
             "the share for its cache of what the weights leave free"
         )
-    return said
+    return warnings
 
 
 ENGINE: Final = Engine(

@@ -1,6 +1,6 @@
-"""Sequences in TensorRT-LLM's words, and what it says of them in ours.
+"""Translates sequences for TensorRT-LLM, and its outputs to events.
 
-Runs in the engine process, without TensorRT-LLM: whatever has these attributes is taken.
+Runs in the engine process, without TensorRT-LLM: any object with these attributes is taken.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..structural_tags import schema_of, structural_tag
 
 #: Fields of `SamplingParams` that the sampler of TensorRT-LLM 1.2 honours. It takes penalties, min_p, seeds and bad
 #: words, and ignores them; it holds back only one of the ids that end a text, so `min_new_tokens` is not honoured; and
-#: of a prompt it tells the likeliest tokens, not the prompt's own.
+#: for a prompt it reports the likeliest tokens, not the prompt's own.
 PARAMETERS: Final = frozenset(
     {
         *("max_new_tokens", "do_sample", "temperature", "top_k", "top_p", "ignore_eos", "stop_token_ids"),
@@ -52,15 +52,17 @@ def grammar_arguments(grammar: Grammar) -> dict[str, Any]:
         return {"structural_tag": structural_tag(grammar.before, grammar)}
     if grammar.kind == "regex":
         return {"regex": grammar.source}
+    if grammar.kind == "gbnf":
+        return {"grammar": grammar.source}
     if grammar.kind == "json_object":
         return {"json_object": True}
     return {"json": json.dumps(schema_of(grammar))}
 
 
 def token_events(
-    request_id: int, output: Any, told: int, sampling: SamplingParams, ends: tuple[int, ...]
+    request_id: int, output: Any, reported: int, sampling: SamplingParams, ends: tuple[int, ...]
 ) -> list[TokenEvent]:
-    """The events of the tokens that a sequence has got beyond those `told` already: one for each.
+    """The events of the tokens that a sequence has got beyond those `reported` already: one for each.
 
     Args:
         output: a `tensorrt_llm.llmapi.CompletionOutput`, with all of the sequence's tokens.
@@ -71,12 +73,12 @@ def token_events(
     finish = _reason(output, sampling)
     ids = list(output.token_ids)
     logprobs: list[Any] = list(output.logprobs or ()) if sampling.logprobs else []
-    if finish is not None and len(ids) == told:  # its last token was left out
+    if finish is not None and len(ids) == reported:  # its last token was left out
         if finish is FinishReason.LENGTH:
             raise GenerationError("TensorRT-LLM ended a sequence without a token")
         ids.append(output.stop_reason if isinstance(output.stop_reason, int) else (*ends, 0)[0])
     events = []
-    for index in range(told, len(ids)):
+    for index in range(reported, len(ids)):
         entries = logprobs[index] if index < len(logprobs) else {}
         logprob, top = _entry(entries, ids[index], sampling.top_logprobs)
         last = finish if index == len(ids) - 1 else None
@@ -97,8 +99,8 @@ def _reason(output: Any, sampling: SamplingParams) -> FinishReason | None:
 
 
 def _entry(
-    found: Mapping[int, Any], token: int, alternatives: int
+    logprobs: Mapping[int, Any], token: int, alternatives: int
 ) -> tuple[float | None, tuple[tuple[int, float], ...]]:
     """A token's log-probability (None: it is not among the likeliest), and those of the likeliest, best first."""
-    ranked = sorted(((one, entry.logprob) for one, entry in found.items()), key=lambda pair: -pair[1])
-    return found[token].logprob if token in found else None, tuple(ranked[:alternatives])
+    ranked = sorted(((token_id, entry.logprob) for token_id, entry in logprobs.items()), key=lambda pair: -pair[1])
+    return logprobs[token].logprob if token in logprobs else None, tuple(ranked[:alternatives])

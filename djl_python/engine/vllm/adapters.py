@@ -14,12 +14,12 @@ from vllm.lora.request import LoRARequest
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from ...config.adapters import adapter_rank
+from ...config.adapters import adapter_rank, rank_fault
 from ...core.errors import MemoryLoadError, ModelLoadError, ParameterError
 from ...core.uses import Uses
 from .arguments import SPARE_PLACES
 
-#: What vLLM's processes write around a reason as it passes them.
+#: The text that vLLM's processes add around a reason.
 _AROUND: Final = re.compile(r"^.*Worker failed with error '(.*)', please check the stack trace.*$", re.DOTALL)
 
 
@@ -28,10 +28,10 @@ def room(lora_config: Any, is_cpu: bool) -> int | None:
     return None if lora_config is None or not is_cpu else lora_config.max_loras - SPARE_PLACES
 
 
-class Adapters:
+class EngineAdapters:
     """Adapters by name, each with a number and a name of its own in vLLM.
 
-    vLLM tells adapters apart by these: KV blocks that one has computed would be another's if it had the same.
+    vLLM identifies adapters by these: with the same ones, an adapter would reuse another's KV blocks.
 
     Args:
         most: as `room` says.
@@ -61,7 +61,7 @@ class Adapters:
             yield request
 
     async def add(self, name: str, directory: str, *, pin: bool = False) -> None:
-        """Load an adapter, which takes the place of the one that has the name; its sequences keep theirs.
+        """Load an adapter; it replaces one of the same name, whose sequences keep the old one.
 
         Raises:
             ParameterError: vLLM does not take it.
@@ -77,13 +77,13 @@ class Adapters:
         generation = self._generations[name]
         made = LoRARequest(f"{name}-{generation}" if generation else name, next(self._numbers), directory)
         # Whatever a file of the client's may cause, in vLLM's other process.
-        told = (await asyncio.gather(self._load(made, pin), return_exceptions=True))[0]
-        if isinstance(told, BaseException):
-            if isinstance(told, EngineDeadError) or self._engine.errored:
-                raise told
+        outcome = (await asyncio.gather(self._load(made, pin), return_exceptions=True))[0]
+        if isinstance(outcome, BaseException):
+            if isinstance(outcome, EngineDeadError) or self._engine.errored:
+                raise outcome
             await self._engine.remove_lora(made.lora_int_id)  # it may be half there
-            reason = _AROUND.sub(r"\1", str(told))
-            raise ParameterError(f"vLLM does not take the adapter {name}: {reason}", "src") from told
+            reason = _AROUND.sub(r"\1", str(outcome))
+            raise ParameterError(f"vLLM does not take the adapter {name}: {reason}", "src") from outcome
         self._generations[name] += 1
         self._by_name[name] = made
         if before is not None:
@@ -101,7 +101,7 @@ class Adapters:
             raise ParameterError(f"adapter {name}: {exc.message}", "src") from exc
         most = self._engine.vllm_config.lora_config.max_lora_rank
         if rank > most:
-            raise ParameterError(f"adapter {name} has rank {rank}; expected at most option.max_lora_rank={most}", "src")
+            raise ParameterError(rank_fault(name, rank, most), "src")
 
     async def _load(self, request: LoRARequest, pin: bool) -> None:
         await self._engine.add_lora(request)
@@ -109,6 +109,6 @@ class Adapters:
             await self._engine.pin_lora(request.lora_int_id)
 
     async def _end(self, request: LoRARequest) -> None:
-        """Have vLLM forget it, once no sequence has it: for one that has, vLLM would read it again."""
+        """Have vLLM forget it once no sequence uses it; vLLM would load it again for one that does."""
         await self._uses.ended(request.lora_int_id)
         await self._engine.remove_lora(request.lora_int_id)

@@ -1,4 +1,4 @@
-"""vLLM's engine arguments for a model: those that are ours under other names, its own, and what nobody here knows.
+"""vLLM's engine arguments for a model: ours under other names, its own, and undeclared ones.
 
 Runs in the engine process, without vLLM.
 """
@@ -12,12 +12,12 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
+from ..adapter_options import LMI_MAX_LORAS, AdaptersFolder, EnableLora, LoraModules, MaxCpuLoras, MaxLoraRank, MaxLoras
 from ..interface import EngineSettings
 from ..others import DTYPES, passed_options
 
 #: The ranks that vLLM has room for.
 _LORA_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-_LMI_MAX_LORAS: Final = 4
 #: Places for adapters beyond those that there may be, on CPUs.
 SPARE_PLACES: Final = 2
 #: Options of LMI's that have no effect, and why.
@@ -80,23 +80,12 @@ class VllmOptions(msgspec.Struct, frozen=True, kw_only=True):
             extra={"aliases": ["num_speculative_tokens"]},
         ),
     ] = 5
-    enable_lora: Annotated[bool | None, Meta(description="vLLM: serve LoRA adapters, which requests name.")] = None
-    adapters: Annotated[
-        str,
-        Meta(
-            description="vLLM: directory with a folder for each adapter, in the model's directory or its checkpoint's."
-        ),
-    ] = "adapters"
-    lora_modules: Annotated[
-        str, Meta(description="vLLM: further adapters: NAME=PATH, separated by commas, or vLLM's JSON objects.")
-    ] = ""
-    max_loras: Annotated[
-        _Positive | None, Meta(description="vLLM: adapters in one batch, on CPUs in all; unset: 4, as in LMI.")
-    ] = None
-    max_cpu_loras: Annotated[_Positive | None, Meta(description="vLLM: adapters in the host's memory.")] = None
-    max_lora_rank: Annotated[
-        _Positive | None, Meta(description="vLLM: the highest rank of an adapter; unset: what there is, or 16.")
-    ] = None
+    enable_lora: EnableLora = None
+    adapters: AdaptersFolder = "adapters"
+    lora_modules: LoraModules = ""
+    max_loras: MaxLoras = None
+    max_cpu_loras: MaxCpuLoras = None
+    max_lora_rank: MaxLoraRank = None
     lora_dtype: Annotated[str, Meta(description="vLLM: number format of adapters; unset: the model's.")] = ""
     fully_sharded_loras: Annotated[
         bool | None, Meta(description="vLLM: GPUs that share a model share adapters' computation wholly.")
@@ -104,7 +93,7 @@ class VllmOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VllmSettings(EngineSettings, frozen=True, kw_only=True):
-    """What vLLM is opened with. `own`: engine arguments by vLLM's names, as its command line takes them."""
+    """vLLM's settings. `own`: engine arguments by vLLM's names, as its command line takes them."""
 
     own: dict[str, str] = msgspec.field(default_factory=dict)
 
@@ -117,7 +106,7 @@ def lora_room(own: Mapping[str, str], ranks: Sequence[int], *, cpu: bool) -> dic
     """The engine arguments that make room for a model's adapters, whose `ranks` these are.
 
     On CPUs vLLM computes sequences without an adapter wrongly while all of its places for adapters are taken (0.32):
-    one place stays free there, and one is for an adapter that another takes the place of.
+    so one place stays free there, and one is for an adapter that is being replaced.
     """
     highest = max(ranks, default=0)
     arguments = {}
@@ -139,7 +128,7 @@ def own_arguments(options: VllmOptions) -> dict[str, str]:
         if value not in ("", None) and name not in _NOT_ITS_NAMES
     }
     if options.enable_lora:
-        values["max_loras"] = options.max_loras or _LMI_MAX_LORAS
+        values["max_loras"] = options.max_loras or LMI_MAX_LORAS
     if "quantize" in values:
         values["quantization"] = values.pop("quantize")
     if options.speculative_draft_model:

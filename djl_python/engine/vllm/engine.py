@@ -27,24 +27,25 @@ from vllm.v1.metrics.prometheus import get_prometheus_registry
 from ...core.engine_info import EngineInfo, EngineStats
 from ...core.errors import ModelLoadError, ParameterError, ServingError
 from ...core.metrics import MetricFamily, MetricSample
-from ...core.pictures import AnyImages, Pictures
+from ...core.sequence_request import Pictures, SequenceRequest
+from ...core.turns.precedence import MAX_PRIORITY
 from ...core.types import SamplingParams, TokenEvent
 from ..interface import AsyncEngine, Progress
-from .adapters import Adapters, room
+from .adapters import EngineAdapters, room
 from .arguments import VllmSettings, command_line, engine_arguments
 from .images import Renderer
 from .sampling import grammar_arguments, sampling_arguments, token_events
 
 log = logging.getLogger(__name__)
 
-#: What vLLM says of a model whose code can't be imported.
+#: vLLM's message about a model whose code can't be imported.
 _UNREADABLE: Final = "failed to be inspected"
 
 
 class VllmEngine(AsyncEngine):
     """A vLLM engine, by the interface of an `AsyncEngine`."""
 
-    def __init__(self, engine: AsyncLLM, gauges: list[_Gauges], adapters: Adapters) -> None:
+    def __init__(self, engine: AsyncLLM, gauges: list[_Gauges], adapters: EngineAdapters) -> None:
         self._engine = engine
         self._adapters = adapters
         self._gauges = gauges
@@ -59,7 +60,11 @@ class VllmEngine(AsyncEngine):
         self.vocabulary = config.model_config.get_vocab_size()
         dtype, quantize = str(config.model_config.dtype).removeprefix("torch."), config.model_config.quantization
         self.info = EngineInfo(
-            runner="vllm", dtype=dtype, quantize=str(quantize or "none"), device=current_platform.device_type
+            runner="vllm",
+            dtype=dtype,
+            quantize=str(quantize or "none"),
+            device=current_platform.device_type,
+            shares_prefixes=bool(config.cache_config.enable_prefix_caching),
         )
         self.description = f"vLLM {_version()}: {self.info.summary}, {self.kv_blocks} KV blocks of {self.block_size}"
 
@@ -73,7 +78,7 @@ class VllmEngine(AsyncEngine):
         progress("starting vLLM", 0, 0)
         parser = AsyncEngineArgs.add_cli_args(_Parser())
         actions = {action.dest: action for action in parser._actions}
-        known, flags = frozenset(actions), frozenset(name for name, one in actions.items() if one.nargs == 0)
+        known, flags = frozenset(actions), frozenset(name for name, action in actions.items() if action.nargs == 0)
         arguments, unknown = engine_arguments(settings, known, max(1, current_platform.device_count() or 0))
         if unknown:
             log.warning("options that neither this server nor vLLM has: %s", ", ".join(unknown))
@@ -98,7 +103,7 @@ class VllmEngine(AsyncEngine):
                     "option.rolling_batch=auto serves it on CPUs"
                 ) from exc
             raise
-        adapters = Adapters(engine, room(engine.vllm_config.lora_config, current_platform.is_cpu()))
+        adapters = EngineAdapters(engine, room(engine.vllm_config.lora_config, current_platform.is_cpu()))
         try:
             for number, (name, path) in enumerate(settings.adapters.items(), 1):
                 progress(f"loading the adapter {name}", number, len(settings.adapters))
@@ -109,35 +114,38 @@ class VllmEngine(AsyncEngine):
             raise ModelLoadError(exc.message) from exc
         return cls(engine, gauges, adapters)
 
-    async def generate(
-        self,
-        request_id: int,
-        prompt_ids: list[int],
-        sampling: SamplingParams,
-        images: AnyImages | None = None,
-        adapter: str = "",
-    ) -> AsyncGenerator[TokenEvent, None]:
-        self.check_prompt(prompt_ids)
-        prompt: EngineInput = tokens_input(prompt_ids)
-        if isinstance(images, Pictures):
-            prompt = await self._renderer.render(images)
-            prompt["prompt_token_ids"] = [*prompt["prompt_token_ids"], *prompt_ids[images.length :]]
-        with self._adapters.used(adapter) as lora_request:
-            outputs = self._engine.generate(prompt, _sampling(sampling), str(request_id), lora_request=lora_request)
+    async def generate(self, request: SequenceRequest) -> AsyncGenerator[TokenEvent, None]:
+        self.check_prompt(request.prompt_ids)
+        prompt: EngineInput = tokens_input(request.prompt_ids)
+        if isinstance(request.images, Pictures):
+            prompt = await self._renderer.render(request.images)
+            generated = request.prompt_ids[request.images.length :]
+            prompt["prompt_token_ids"] = [*prompt["prompt_token_ids"], *generated]
+        sampling = _sampling(request.sampling)
+        with self._adapters.used(request.adapter) as lora_request:
+            outputs = self._engine.generate(
+                prompt,
+                sampling,
+                str(request.id),
+                lora_request=lora_request,
+                # Read with option.scheduling_policy=priority alone; vLLM knows neither tenants nor batches.
+                priority=request.precedence.priority + MAX_PRIORITY * request.precedence.background,
+            )
             begun = False
             self._sequences += 1
             try:
                 async for output in outputs:
-                    for event in token_events(request_id, output, sampling, None if begun else _running_s(output)):
+                    running_s = None if begun else _running_s(output)
+                    for event in token_events(request.id, output, request.sampling, running_s):
                         begun = True
                         yield event
             except EngineDeadError:
                 raise
-            except (ValueError, VLLMClientError) as exc:  # vLLM's words for what is wrong with a request
+            except (ValueError, VLLMClientError) as exc:  # vLLM's errors for a faulty request
                 raise ParameterError(str(exc), "") from exc
             finally:
                 self._sequences -= 1
-                await outputs.aclose()  # which aborts what is not finished
+                await outputs.aclose()  # it aborts unfinished requests
 
     async def expand(self, pictures: Pictures) -> list[int]:
         return list((await self._renderer.render(pictures))["prompt_token_ids"])
@@ -150,20 +158,22 @@ class VllmEngine(AsyncEngine):
 
     @property
     def stats(self) -> EngineStats:
-        """The gauges. vLLM tells its own after each step, and none follows the last: who is there is counted here."""
-        waiting = min(self._sequences, sum(one.waiting for one in self._gauges))
+        """The gauges. vLLM reports its own after each step, but not after the last: running sequences are counted
+        here.
+        """
+        waiting = min(self._sequences, sum(gauge.waiting for gauge in self._gauges))
         running = min(self._sequences - waiting, self.max_batch_size)
-        used = sum(one.usage for one in self._gauges) / max(1, len(self._gauges))
+        used = sum(gauge.usage for gauge in self._gauges) / max(1, len(self._gauges))
         return EngineStats(
             running=running,
             waiting=self._sequences - running,
             kv_blocks_used=round(used * self.kv_blocks) if self._sequences else 0,
             kv_blocks_total=self.kv_blocks,
-            preemptions=sum(one.preemptions for one in self._gauges),
+            preemptions=sum(gauge.preemptions for gauge in self._gauges),
         )
 
     def metrics(self) -> list[MetricFamily]:
-        """What vLLM itself would show at /metrics; it counts anyway."""
+        """The metrics that vLLM itself would show at /metrics; it counts them anyway."""
         return [
             MetricFamily(
                 family.name,
@@ -191,7 +201,7 @@ class VllmEngine(AsyncEngine):
 
 
 class _Gauges(StatLoggerBase):
-    """What vLLM last said of itself."""
+    """vLLM's latest gauges."""
 
     def __init__(self, vllm_config: VllmConfig, engine_index: int = 0) -> None:
         self.waiting = self.preemptions = 0
@@ -211,7 +221,7 @@ class _Gauges(StatLoggerBase):
 
 
 class _Parser(FlexibleArgumentParser):
-    """A parser whose errors are a model's."""
+    """A parser whose errors become a model's load errors."""
 
     def error(self, message: str) -> NoReturn:
         raise ModelLoadError(f"vLLM does not take an option: {message}")

@@ -1,8 +1,7 @@
 """Prompts with images in vLLM's form. Imported where vLLM is, in the engine process, by `engine` alone.
 
-vLLM's own processor of a model prepares images and writes into the prompt as many placeholders as an image has tokens.
-It is given the prompt as the chat template writes it: it would take placeholders that are there already for further
-images.
+vLLM's own processor of a model prepares images and writes as many placeholders into the prompt as an image has tokens.
+It gets the prompt as the chat template writes it: it would take further placeholders for further images.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from vllm.inputs import MultiModalInput, TokensPrompt
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from ...core.errors import ParameterError
-from ...core.pictures import Pictures
+from ...core.sequence_request import Pictures
 from ...core.types import Array
 
 _FIELD: Final = "messages"
@@ -44,8 +43,8 @@ class Renderer:
     async def render(self, pictures: Pictures) -> MultiModalInput:
         """The input of a prompt.
 
-        vLLM keeps what it has prepared of an image under the digest of its file. The cache that it shares with its
-        computing process is left out: whoever leaves between here and there would leave the two unlike.
+        vLLM caches prepared images under the digest of their files. The cache that it shares with its computing process
+            is not used: a client that leaves in between would make the two differ.
 
         Raises:
             ParameterError: vLLM's processor refuses the images, or the prompt has not a placeholder for each.

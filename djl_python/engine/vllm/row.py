@@ -12,19 +12,20 @@ import msgspec
 from ...config import ModelConfig, has_gpu, workers_sharing
 from ...config.adapters import adapter_rank
 from ...config.engines import Distribution
-from ...core.faults import Faults
-from ..interface import Engine, EngineSettings
+from ..adapter_options import rank_faults
+from ..interface import EngineSettings
 from ..others import visible_gpus
+from ..row import Engine
 from .arguments import WITHOUT_EFFECT, VllmOptions, VllmSettings, lora_room, own_arguments
 from .sampling import PARAMETERS
 
-#: Of a machine's free memory, what the caches of a model's workers take together.
+#: The share of a machine's free memory that the caches of a model's workers take together.
 _CPU_CACHE_SHARE: Final = 0.4
 
 
 def _settings(common: EngineSettings, options: VllmOptions, checkpoints: Mapping[str, Path]) -> VllmSettings:
     own = own_arguments(options)
-    # Memory is put by for what a prompt may have; videos and sound, no API here has.
+    # vLLM reserves memory for a prompt's media; no API here has videos and sound.
     own.setdefault("limit_mm_per_prompt", json.dumps({"image": common.max_images, "video": 0, "audio": 0}))
     if options.enable_lora:
         ranks = [adapter_rank(directory) for directory in common.adapters.values()]
@@ -34,22 +35,11 @@ def _settings(common: EngineSettings, options: VllmOptions, checkpoints: Mapping
 
 def _check(config: ModelConfig, options: VllmOptions) -> None:
     """Refuse adapters that don't fit `option.max_lora_rank`."""
-    faults, most = Faults(), options.max_lora_rank
-    for name, directory in config.adapters.items():
-        if most is not None and (rank := adapter_rank(directory)) > most:
-            faults.add([f"{config.said('option.max_lora_rank', most)}: the adapter {name} has rank {rank}"])
-    faults.refuse()
-
-
-def _without_effect(config: ModelConfig, options: VllmOptions) -> list[str]:
-    folder = Path(config.path, options.adapters)
-    if config.path and not options.enable_lora and folder.is_dir():
-        return [f"{folder} has no effect without option.enable_lora=true"]
-    return []
+    rank_faults(config, options.max_lora_rank).refuse()
 
 
 def _environment(config: ModelConfig, options: VllmOptions, environ: Mapping[str, str]) -> Mapping[str, str]:
-    """What vLLM reads when it is imported.
+    """The variables that vLLM reads at import.
 
     It reports to nobody. A model on one GPU of several sees that one and those that share the model. On CPUs its
     workers bind threads to cores themselves, and a second pool of them would take 15 times as long; its cache is of a
@@ -86,6 +76,5 @@ ENGINE: Final = Engine(
     prepares_images=True,
     options_without_effect=WITHOUT_EFFECT,
     check=_check,
-    without_effect=_without_effect,
     environment=_environment,
 )

@@ -1,6 +1,6 @@
-"""Sequences in vLLM's words, and what it says of them in ours.
+"""Translates sequences for vLLM, and its outputs to events.
 
-Runs in the engine process, without vLLM: whatever has these attributes is taken.
+Runs in the engine process, without vLLM: any object with these attributes is taken.
 """
 
 from __future__ import annotations
@@ -50,17 +50,19 @@ def grammar_arguments(grammar: Grammar) -> dict[str, Any]:
         return {"structural_tag": structural_tag(grammar.before, grammar)}
     if grammar.kind == "regex":
         return {"regex": grammar.source}
+    if grammar.kind == "gbnf":
+        return {"grammar": grammar.source}
     return {"json": schema_of(grammar)}
 
 
 def token_events(
     request_id: int, output: Any, sampling: SamplingParams, running_s: float | None = None
 ) -> list[TokenEvent]:
-    """The events of what one of vLLM's steps gave a sequence: one for each token.
+    """The events of a sequence in one of vLLM's steps: one for each token.
 
     Args:
-        output: a `vllm.RequestOutput` with what is new.
-        running_s: how long it has been worked on, with the first tokens.
+        output: a `vllm.RequestOutput` with the new tokens.
+        running_s: how long the engine has worked on it; only with the first tokens.
     """
     (part,) = output.outputs
     ids = list(part.token_ids)
@@ -72,8 +74,10 @@ def token_events(
             logprob, top = _entry(part.logprobs[index], token, sampling.top_logprobs)
         finish = _reason(part, sampling) if index == len(ids) - 1 else None
         prompt: tuple[tuple[float | None, _Alternatives], ...] = ()
+        ranks: tuple[int | None, ...] = ()
         if index == 0 and sampling.prompt_logprobs is not None and output.prompt_logprobs:
             prompt = _prompt(output.prompt_token_ids, output.prompt_logprobs, sampling.prompt_logprobs)
+            ranks = _ranks(output.prompt_token_ids, output.prompt_logprobs)
         events.append(
             TokenEvent(
                 request_id=request_id,
@@ -83,6 +87,8 @@ def token_events(
                 top=top,
                 prompt=prompt,
                 running_s=running_s if index == 0 else None,
+                cached_tokens=output.num_cached_tokens if index == 0 else None,
+                prompt_ranks=ranks,
             )
         )
     return events
@@ -96,16 +102,20 @@ def _reason(part: Any, sampling: SamplingParams) -> FinishReason | None:
     return FinishReason.STOP if part.stop_reason in sampling.stop_token_ids else FinishReason.EOS
 
 
-def _entry(found: Mapping[int, Any], token: int, alternatives: int) -> tuple[float, _Alternatives]:
+def _entry(logprobs: Mapping[int, Any], token: int, alternatives: int) -> tuple[float, _Alternatives]:
     """A token's log-probability, and those of the likeliest at its position, best first."""
-    ranked = sorted(((one, entry.logprob) for one, entry in found.items()), key=lambda pair: -pair[1])
-    return found[token].logprob, tuple(ranked[:alternatives])
+    ranked = sorted(((token_id, entry.logprob) for token_id, entry in logprobs.items()), key=lambda pair: -pair[1])
+    return logprobs[token].logprob, tuple(ranked[:alternatives])
 
 
 def _prompt(
-    ids: Sequence[int], found: Sequence[Mapping[int, Any] | None], alternatives: int
+    ids: Sequence[int], logprobs: Sequence[Mapping[int, Any] | None], alternatives: int
 ) -> tuple[tuple[float | None, _Alternatives], ...]:
     return tuple(
         (None, ()) if entry is None else _entry(entry, token, alternatives)
-        for token, entry in zip(ids, found, strict=True)
+        for token, entry in zip(ids, logprobs, strict=True)
     )
+
+
+def _ranks(ids: Sequence[int], logprobs: Sequence[Mapping[int, Any] | None]) -> tuple[int | None, ...]:
+    return tuple(None if entry is None else entry[token].rank for token, entry in zip(ids, logprobs, strict=True))

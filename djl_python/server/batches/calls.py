@@ -1,4 +1,4 @@
-"""Answers a file's request with the server's models, as if it had come over HTTP, but behind those that have.
+"""Answers a file's request with the server's models, as if it had come over HTTP, but after those that have.
 
 Runs in the front end's event loop.
 """
@@ -7,63 +7,79 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import parse_qsl
 
-from ...batch.lines import Request
-from ...batch.results import NO_ANSWER, Reply
+from ...batch.lines import RequestLine
+from ...batch.results import NO_ANSWER, BatchReply
 from ...batch.runner import NoReplyError, NotTakenError
-from ...core.errors import HandlerError, OverloadedError, RouteError, ServingError, UnavailableError
+from ...core.errors import (
+    HandlerError,
+    OverloadedError,
+    RouteError,
+    ServingError,
+    UnavailableError,
+)
+from ...core.turns.precedence import ANY, Precedence
 from ...dialects.shared.base import Answer, Dialect, Kind
 from ...formats.json_framing import JSON
-from ...ipc.protocol import Call, Trace
+from ...ipc.protocol import Call, Trace, UsageReport
+from ..dispatch.dispatch import Dispatch
+from ..dispatch.request import ModelRequest
 from ..http.answers import error_answer
 from ..http.exchange import CLIENT_CLOSED
 from ..metrics import Metrics
-from ..models.flights import Flight, next_id
-from ..models.lazy_models import LazyModels
+from ..models.flights import Flight
 from ..models.served_model import ServedModel
-from ..models.table import ModelTable
-from ..routes import Match, RouteTable
+from ..routes import RouteTable
 from ..spans import NO_SPANS, Batched, Span, Spans
 
 
 @dataclass(frozen=True)
 class Origin:
-    """The batch that a request is of. `created`: see `Spans.batch_created`."""
+    """The batch of a request, and its `Sender`.
+
+    Attributes:
+        created: see `Spans.batch_created`.
+        models: those that it may use; none: all.
+        precedence: that of its requests, before they are marked as a batch's.
+    """
 
     batch_id: str = ""
     created: Mapping[str, str] = field(default_factory=dict)
+    models: Collection[str] = ()
+    precedence: Precedence = ANY
+
+    def may_use(self, name: str) -> bool:
+        """Whether it may use a model of this name."""
+        return not self.models or name in self.models
+
+    def begin(self, call: Call, *, query: bool) -> Call:
+        """A batch's tokens are nobody's: it takes what others leave."""
+        return call
+
+    def ended(self) -> None:
+        """Nothing has been counted."""
 
 
 _NO_BATCH: Final = Origin()
-#: Answers that say that a request was not taken.
+#: Statuses of answers to requests that were not taken.
 _NOT_TAKEN: Final = (429, 503)
 
 
 class Calls:
-    """The models of a server, for batches. `lazy` loads models that nobody has registered; None: nothing does."""
+    """The models of a server, for batches."""
 
-    def __init__(
-        self,
-        routes: RouteTable,
-        dialects: Mapping[str, Dialect],
-        models: ModelTable,
-        metrics: Metrics,
-        lazy: LazyModels | None = None,
-        spans: Spans = NO_SPANS,
-    ) -> None:
+    def __init__(self, routes: RouteTable, dispatch: Dispatch, metrics: Metrics, spans: Spans = NO_SPANS) -> None:
+        self._routes = routes
+        self._dispatch = dispatch
         self._metrics = metrics
         self._spans = spans
-        self._routes = routes
-        self._dialects = dialects
-        self._models = models
-        self._lazy = lazy
 
-    async def send(self, request: Request, origin: Origin = _NO_BATCH) -> Reply:
-        """The reply to a request; one that is refused gets the error that its API has for that.
+    async def send(self, request: RequestLine, origin: Origin = _NO_BATCH) -> BatchReply:
+        """The reply to a request; a refused one gets its API's error.
 
         Raises:
             NotTakenError, NoReplyError: see `Send`.
@@ -77,24 +93,25 @@ class Calls:
             if match.route.kind not in (Kind.GENERATE, Kind.QUERY) or match.dialect is None:
                 raise RouteError(f"{path} is not for batches")
             dialect = match.dialect
-            model = await self._model(match, dialect, request.body)
+            wanted = ModelRequest(
+                match=match,
+                dialect=dialect,
+                sender=origin,
+                request_id=request_id,
+                method="POST",
+                path=path,
+                query=tuple(parse_qsl(query, keep_blank_values=True)),
+                headers={"content-type": JSON},
+                body=request.body,
+                background=True,
+            )
+            loaded = self._dispatch.model_of(wanted)
+            model = loaded if isinstance(loaded, ServedModel) else await loaded
             name, version = model.config.name, model.config.version
             span = self._spans.begin_batched(
                 Batched(path, request_id, origin.batch_id, request.custom_id, origin.created)
             )
-            answering = self._dialects[dialect.answering_dialect(match.operation, model.config)]
-            call = Call(
-                id=next_id(),
-                dialect=answering.name,
-                operation=match.operation,
-                method="POST",
-                path=path,
-                query=tuple(parse_qsl(query, keep_blank_values=True)),
-                headers={"content-type": JSON, **span.call_headers, "x-request-id": request_id},
-                body=request.body,
-                traced=span.recorded,
-            )
-            reply = await _Answer(answering, model, match, span).to(call)
+            reply = await _Answer(self._dispatch, wanted, model, span).reply()
         except ServingError as error:
             reply = _refused(error, error_answer(error, dialect, None))
         except NoReplyError:
@@ -103,49 +120,41 @@ class Calls:
         if reply.status in _NOT_TAKEN:
             raise NotTakenError(reply.body[:300].decode(errors="replace"))
         self._metrics.batch_answered(name, version, str(reply.status))
-        return Reply(reply.status, reply.body, request_id)
-
-    async def _model(self, match: Match, dialect: Dialect, body: bytes) -> ServedModel:
-        name = match.model
-        if not name and (self._models.several or self._lazy is not None):
-            name = dialect.model_of(body) or ""
-        if self._lazy is not None and name and not match.version and not self._lazy.has(name):
-            await self._lazy.load(name)
-        return self._models.select(name, match.version, dialect.unversioned)
+        return BatchReply(reply.status, reply.body, request_id)
 
 
 class _Answer:
     """The answer to one call. Is the pool's `Client`.
 
-    The span of a call that was not taken does not end, and is recorded nowhere: another try has its own.
+    The span of a call that was not taken is dropped: the next try has its own.
     """
 
-    def __init__(self, dialect: Dialect, model: ServedModel, match: Match, span: Span) -> None:
-        self._dialect = dialect
-        self._span = span
+    def __init__(self, dispatch: Dispatch, request: ModelRequest, model: ServedModel, span: Span) -> None:
+        self._dispatch = dispatch
+        self._request = request
         self._model = model
-        self._match = match
+        self._dialect = dispatch.answering(request, model)
+        self._span = span
         self._flight: Flight | None = None
         self._status = 200
         self._pieces: list[bytes] = []
-        self._reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._reply: asyncio.Future[BatchReply] = asyncio.get_running_loop().create_future()
 
-    async def to(self, call: Call) -> Reply:
-        """Have the call answered. Cancelled, it takes the call back."""
-        pool = self._model.pool
+    async def reply(self) -> BatchReply:
+        """Have the request answered. Cancelled, take it back."""
         self._span.admitted(self._model.config)
-        self._flight = flight = pool.submit_behind(call, self)
+        self._flight = flight = self._dispatch.submit(self._request, self._model, self._dialect, self, self._span)
         try:
             return await self._reply
         except asyncio.CancelledError:
-            pool.cancel(flight, "disconnect")
+            self._model.pool.cancel(flight, "disconnect")
             self._span.ended(CLIENT_CLOSED, "cancelled")
             raise
 
     # ------------------------------------------------------------------------------------ pool.Client
 
     def sent(self) -> None:
-        """The body is the input file's: there is nothing to let go."""
+        """Nothing to release: the body belongs to the input file."""
         self._span.dispatched()
 
     def start(self, status: int, headers: dict[str, str]) -> None:
@@ -156,13 +165,16 @@ class _Answer:
         """Keep a piece."""
         self._pieces.append(data)
         if last:
-            self._replied(Reply(self._status, b"".join(self._pieces)))
+            self._replied(BatchReply(self._status, b"".join(self._pieces)))
         elif self._flight is not None:
             self._model.pool.taken(self._flight, len(data))
 
     def noted(self, notes: Trace) -> None:
         """Add to the request's span."""
         self._span.noted(notes)
+
+    def used(self, usage: UsageReport) -> None:
+        """A batch's tokens are nobody's: it takes what others leave."""
 
     def break_off(self) -> None:
         """The answer ends incomplete."""
@@ -172,8 +184,9 @@ class _Answer:
         self._end(NoReplyError(broken.message))
 
     def fail(self, error: ServingError) -> None:
-        """The error is the reply, unless it says nothing of the request."""
-        answer = error_answer(error, self._dialect, self._model.config, self._match.operation)
+        """The error is the reply, unless it is not about the request."""
+        match = self._request.match
+        answer = error_answer(error, self._dialect, self._model.config, match.operation)
         try:
             reply = _refused(error, answer)
         except NotTakenError as exc:
@@ -182,26 +195,26 @@ class _Answer:
         self._span.failed(error)
         self._replied(reply)
 
-    def _replied(self, reply: Reply) -> None:
+    def _replied(self, reply: BatchReply) -> None:
         if reply.status not in _NOT_TAKEN:
             self._span.ended(reply.status)
         self._end(reply)
 
-    def _end(self, outcome: Reply | Exception) -> None:
+    def _end(self, outcome: BatchReply | Exception) -> None:
         if self._reply.done():  # cancelled
             return
-        if isinstance(outcome, Reply):
+        if isinstance(outcome, BatchReply):
             self._reply.set_result(outcome)
         else:
             self._reply.set_exception(outcome)
 
 
-def _refused(error: ServingError, answer: Answer) -> Reply:
-    """The reply that an error is.
+def _refused(error: ServingError, answer: Answer) -> BatchReply:
+    """The reply for an error.
 
     Raises:
-        NotTakenError: it says nothing of the request.
+        NotTakenError: it is not about the request.
     """
     if isinstance(error, OverloadedError | UnavailableError):
         raise NotTakenError(error.message, error.retry_after_s)
-    return Reply(answer.status, answer.body)
+    return BatchReply(answer.status, answer.body)

@@ -1,4 +1,4 @@
-"""The fields of forms and queries, and which of them there are."""
+"""Reads the fields of forms and queries, and checks their names."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _IN_BRACKETS: Final = re.compile(r"(\w+)\[(\w+)\]")
 
 
 def nested(fields: Iterable[tuple[str, bytes]]) -> dict[str, Any]:
-    """The fields of a form, of which a name like a[b] is that of a field in an object."""
-    found: dict[str, Any] = {}
+    """The fields of a form; a[b] is the field b of the object a."""
+    form: dict[str, Any] = {}
     for name, data in fields:
         value = data.decode(errors="replace")
         inside = _IN_BRACKETS.fullmatch(name)
         if inside is None:
-            found[name] = value
-        elif isinstance(found.get(inside[1]), dict):
-            found[inside[1]][inside[2]] = value
+            form[name] = value
+        elif isinstance(form.get(inside[1]), dict):
+            form[inside[1]][inside[2]] = value
         else:
-            found[inside[1]] = {inside[2]: value}
-    return found
+            form[inside[1]] = {inside[2]: value}
+    return form
 
 
 def read_texts(given: dict[str, Any], into: type[T]) -> T:
-    """Fields whose values are text, as what they are.
+    """Fields whose values are text, converted to their types.
 
     Raises:
         ParameterError: one is wrong, or there is no such field.
@@ -43,7 +43,7 @@ def read_texts(given: dict[str, Any], into: type[T]) -> T:
 
 
 def check_known(given: Mapping[str, Any], into: type[msgspec.Struct]) -> None:
-    """Check that there are fields of these names.
+    """Check that fields of these names exist.
 
     Raises:
         ParameterError: there is none of one.

@@ -1,4 +1,4 @@
-"""A file that arrives: written beside the others as it comes, and one of them once it is complete.
+"""A file that arrives: written as it comes, and added to the store's files once it is complete.
 
 Runs in the front end's event loop, and writes in threads.
 """
@@ -15,7 +15,7 @@ from typing import BinaryIO, Final
 from ...batch.journal import sync_directory
 from ...core.errors import UnavailableError
 
-#: So much is written at a time; what is held of a file is no more than that and a piece.
+#: How many bytes are written at a time. Memory holds at most this and one piece of a file.
 BLOCK_BYTES: Final = 1 << 20
 
 
@@ -23,13 +23,13 @@ class IncomingFile:
     """One file, until it is kept or abandoned.
 
     Args:
-        directory: where it is to be.
-        check_room: called before anything is written; raises what says that there is no room for it.
+        directory: where it is written.
+        check_room: called before each write; raises an error if there is no room.
 
     Attributes:
         size: bytes that have come so far.
-        abandoned: whether nothing more is taken, and what there is of it goes.
-        gone: set once nothing is left to do: it has been kept, or there is nothing left of it.
+        abandoned: whether it takes nothing more, and its content is deleted.
+        gone: set once it has been kept or deleted.
     """
 
     def __init__(self, directory: Path, check_room: Callable[[], None]) -> None:
@@ -58,7 +58,7 @@ class IncomingFile:
         self._unwritten_bytes += len(piece)
         if self._unwritten_bytes >= BLOCK_BYTES:
             self._check_room()
-            await self._in_thread(self._append)
+            await self._in_thread(self.append)
 
     async def move_to(self, path: Path) -> None:
         """It is complete: move it to its place, on the disk for good. Raises what `write` raises."""
@@ -67,13 +67,13 @@ class IncomingFile:
         self._check_room()
         self._moving = True
         try:
-            await self._in_thread(lambda: self._publish(path))
+            await self._in_thread(lambda: self.publish(path))
         finally:
             self._moving = False
         self.gone.set()
 
     def abandon(self) -> None:
-        """Leave nothing of it. Not heeded while it is moved to its place, or once it has been."""
+        """Delete it. Ignored while it is moved to its place, and afterwards."""
         if not (self.abandoned or self._moving or self.gone.is_set()):
             self.abandoned = True
             removing = asyncio.ensure_future(self._removed())
@@ -91,7 +91,8 @@ class IncomingFile:
 
     # ------------------------------------------------------------------------------------ in threads
 
-    def _append(self) -> None:
+    def append(self) -> None:
+        """Write the pieces that have come since the last call."""
         pieces, self._pieces, self._unwritten_bytes = self._pieces, [], 0
         if self._file is None:
             self._file = self._path.open("wb", buffering=0)
@@ -100,8 +101,9 @@ class IncomingFile:
             while left:
                 left = left[self._file.write(left) :]
 
-    def _publish(self, path: Path) -> None:
-        self._append()
+    def publish(self, path: Path) -> None:
+        """Write the rest, and move the file to its place."""
+        self.append()
         assert self._file is not None
         os.fsync(self._file.fileno())
         self._file.close()

@@ -1,13 +1,12 @@
 """Runs batches from validating to completed. Runs in the front end's event loop.
 
-A batch goes through OpenAI's states; each is kept on disk before anything is done in it. Where a server ended, another
-goes on: from the journal where requests were being answered, from the beginning of the state otherwise.
+A batch goes through OpenAI's states; each is saved before its work begins. After a restart a batch goes on: while
+requests were being answered, from its journal; otherwise from the beginning of its state.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -16,21 +15,30 @@ from typing import Any, Final
 import msgspec
 
 from ...batch import outputs
-from ...batch.journal import Head, Journal, JournalError
-from ...batch.lines import Fault, Input, Request, Rules, scan
-from ...batch.results import CANCELLED, EXPIRED, Reply
-from ...batch.runner import Run, Send
-from ...core.errors import PayloadError
-from ...dialects.openai.batches import Batch, BatchFault, BatchFaults, BatchRequest, BatchUsage, RequestCounts
+from ...batch.journal import Journal, JournalError, JournalHead
+from ...batch.lines import Fault, InputFile, RequestLine, Rules, scan
+from ...batch.results import CANCELLED, EXPIRED, BatchReply
+from ...batch.runner import Run, Send, finished
+from ...core.access.api_key import ANYONE, ApiKey
+from ...core.errors import PayloadError, lacks_room
+from ...dialects.shared.batches import (
+    Batch,
+    BatchFault,
+    BatchFaults,
+    BatchRequest,
+    BatchUsage,
+    InputTokensDetails,
+    OutputTokensDetails,
+    RequestCounts,
+)
 from .calls import Origin
 from .store import ENDED, KEPT_S, BatchState, Store, new_id
 
 log = logging.getLogger(__name__)
 
-#: A full disk fails no batch: it waits, and looks whether there is room again after so many seconds.
+#: A full disk fails no batch: the batch waits, and looks for room after so many seconds.
 FULL_WAIT_S: Final = 10.0
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-#: Requests of a batch that are read and wait for places, with those that have one.
+#: How many requests of a batch wait for a worker or run at a time.
 CONCURRENCY: Final = 256
 _HOUR_S: Final = 3600
 _EXPIRED: Final = outputs.Gap(EXPIRED, "This request could not be executed before the completion window expired.")
@@ -38,8 +46,8 @@ _CANCELLED: Final = outputs.Gap(CANCELLED, "The batch was cancelled before this 
 _CANCELLABLE: Final = frozenset({"validating", "in_progress", "cancelling"})
 
 
-#: `Send`, of a request of this batch.
-BatchSend = Callable[[Request, Origin], Awaitable[Reply]]
+#: `Send` for a request of this batch.
+BatchSend = Callable[[RequestLine, Origin], Awaitable[BatchReply]]
 
 
 class Jobs:
@@ -64,7 +72,7 @@ class Jobs:
 
     def start(self) -> None:
         """Go on with what an earlier server began."""
-        for state in self._store.states:
+        for state in self._store.states():
             if state.batch.status not in ENDED and state.batch.id not in self._tasks:
                 log.info("batch %s goes on: %s", state.batch.id, state.batch.status)
                 self._begin(state.batch.id)
@@ -76,11 +84,14 @@ class Jobs:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def create(self, wanted: BatchRequest, trace: Callable[[str], Mapping[str, str]]) -> Batch:
-        """Begin a batch over a file that is kept.
+    async def create(
+        self, wanted: BatchRequest, trace: Callable[[str], Mapping[str, str]], key: ApiKey = ANYONE
+    ) -> Batch:
+        """Begin a batch over a kept file.
 
         Args:
             trace: gives the context that the spans of its requests are linked with, of its id.
+            key: the owner's.
 
         Raises:
             OverloadedError: too many have not ended.
@@ -100,12 +111,13 @@ class Jobs:
         expiry = wanted.output_expires_after
         kept_s = KEPT_S if expiry is None else expiry.seconds
         created = dict(trace(batch.id))
-        await self._store.save(BatchState(batch, new_id("file-"), new_id("file-"), kept_s, created))
+        made = BatchState(batch, new_id("file-"), new_id("file-"), kept_s, created, key.name, key.models)
+        await self._store.save(made)
         self._begin(batch.id)
         return batch
 
     async def cancel(self, batch_id: str) -> Batch:
-        """Have a batch answer no more requests; what it has answered becomes its output.
+        """Have a batch answer no more requests; the answers so far become its output.
 
         Raises:
             KeptNotFoundError: there is none.
@@ -115,38 +127,40 @@ class Jobs:
         if batch.status not in _CANCELLABLE:
             raise PayloadError(f"batch_id: a batch with status '{batch.status}' can't be cancelled", "batch_id")
         if batch.status != "cancelling":
-            # Its task is told in the same turn of the loop: it must not begin to finish the batch in between.
+            # Its task is cancelled in the same turn of the loop: it must not begin to finish the batch in between.
             if (task := self._tasks.get(batch_id)) is not None:
                 task.cancel()
             await _set(self._store, batch_id, status="cancelling", cancelling_at=_now())
         return self._store.state(batch_id).batch
 
     def _begin(self, batch_id: str) -> None:
-        batch = self._store.state(batch_id).batch
+        state = self._store.state(batch_id)
+        batch = state.batch
         rules = Rules(urls=(batch.endpoint,), max_lines=self._max_requests)
-        origin = Origin(batch_id, self._store.state(batch_id).trace)
+        origin = Origin(batch_id, state.trace, state.models)
         job = _Job(self._store, batch_id, lambda request: self._send(request, origin), rules)
         task = self._tasks[batch_id] = asyncio.create_task(job.run(self._turns))
         task.add_done_callback(lambda _: self._tasks.pop(batch_id))
 
 
 class _Job:
-    """One batch, from where it is to its end."""
+    """One batch, from its present state to its end."""
 
     def __init__(self, store: Store, batch_id: str, send: Send, rules: Rules) -> None:
         self._store = store
         self._id = batch_id
         self._send = send
         self._rules = rules
-        self._source: Input | None = None
+        self._source: InputFile | None = None
         self._journal: Journal | None = None
 
     async def run(self, turns: asyncio.Semaphore) -> None:
-        """Bring the batch to its end. Cancelled, leave it as it is, unless its status says that it is to be cancelled.
+        """Bring the batch to its end. If this task is cancelled, leave the batch as it is, unless its status is
+        cancelling.
 
-        What can't be read or written fails the batch, but a full disk lets it wait.
+        An error of the disk fails the batch, but a full disk only makes it wait.
         """
-        told = False
+        reported = False
         while True:
             try:
                 await self._unless_cancelling(self._in_turn(turns))
@@ -154,13 +168,13 @@ class _Job:
                     await self._finish("cancelled", _CANCELLED)
                 return
             except (OSError, JournalError) as exc:
-                if not isinstance(exc, OSError) or exc.errno not in _FULL:
+                if not lacks_room(exc):
                     log.warning("batch %s has failed: %s", self._id, exc)
                     await self._fail([Fault("server_error", str(exc))])
                     return
-                if not told:
+                if not reported:
                     log.warning("batch %s waits for room on the disk: %s", self._id, exc)
-                told = True
+                reported = True
             finally:
                 await self._close_journal()
             await self._unless_cancelling(asyncio.sleep(FULL_WAIT_S))
@@ -182,8 +196,8 @@ class _Job:
         journal, self._journal = self._journal, None
         if journal is not None:
             try:
-                await asyncio.to_thread(journal.close)
-            except OSError as exc:  # what it has not got onto the disk is answered anew
+                await finished(asyncio.to_thread(journal.close))
+            except OSError as exc:  # requests whose answers are not on the disk are answered again
                 log.warning("batch %s: its journal can't be closed: %s", self._id, exc)
 
     @property
@@ -201,25 +215,25 @@ class _Job:
         journal = await self._open(source)
         gap = None
         if self._batch.status == "in_progress":
-            run = Run(source, journal, self._send, CONCURRENCY, on_result=self._tell)
+            run = Run(source, journal, self._send, CONCURRENCY, on_result=self._publish)
             try:
                 async with asyncio.timeout(self._batch.expires_at - time.time()):
                     await run.run()
             except TimeoutError:
                 gap = _EXPIRED
-            await asyncio.to_thread(journal.sync)  # what the next state says is done is done
+            await asyncio.to_thread(journal.sync)  # the next state's work is complete
             await self._set(status="finalizing", finalizing_at=_now())
         elif journal.done < source.count:  # it had expired when the server ended
             gap = _EXPIRED
         await self._finish("completed" if gap is None else "expired", gap)
 
-    async def _read(self) -> Input:
+    async def _read(self) -> InputFile:
         path = self._store.path(self._batch.input_file_id)
         self._source = await asyncio.to_thread(scan, path, self._rules)
         return self._source
 
-    async def _open(self, source: Input) -> Journal:
-        head = Head(source.sha256, source.count, self._batch.endpoint)
+    async def _open(self, source: InputFile) -> Journal:
+        head = JournalHead(source.sha256, source.count, self._batch.endpoint)
         path = self._store.journal(self._id)
         opening = asyncio.ensure_future(asyncio.to_thread(Journal.open, path, head))
         try:
@@ -227,11 +241,11 @@ class _Job:
         except asyncio.CancelledError:  # the thread opens it all the same
             self._journal = await opening
             raise
-        self._tell()
+        self._publish()
         return self._journal
 
-    def _tell(self) -> None:
-        """Say how far it is."""
+    def _publish(self) -> None:
+        """Publish its progress."""
         state, journal = self._store.state(self._id), self._journal
         assert journal is not None
         counts = RequestCounts(journal.head.count, journal.done - journal.failed, journal.failed)
@@ -254,7 +268,7 @@ class _Job:
             *(self._id, status, counts.completed, counts.total, counts.failed),
         )
 
-    async def _written(self, journal: Journal, source: Input, gap: outputs.Gap | None) -> dict[str, Any]:
+    async def _written(self, journal: Journal, source: InputFile, gap: outputs.Gap | None) -> dict[str, Any]:
         """Write both files; returns what changes in the batch."""
         state, changes = self._store.state(self._id), dict[str, Any]()
         for_output, for_errors = self._store.path(state.output_id), self._store.path(state.error_id)
@@ -262,29 +276,31 @@ class _Job:
         for kind, file_id in (("output", state.output_id), ("error", state.error_id)):
             if self._store.path(file_id).exists():
                 name = f"{self._id}_{kind}.jsonl"
-                await self._store.know(file_id, name, "batch_output", state.output_kept_s)
+                await self._store.register_file(file_id, name, "batch_output", state.output_kept_s, state.owner)
                 changes[f"{kind}_file_id"] = file_id
         usage = journal.usage
         changes["request_counts"] = RequestCounts(source.count, journal.done - journal.failed, failed)
         changes["usage"] = BatchUsage(
             input_tokens=usage.prompt_tokens,
+            input_tokens_details=InputTokensDetails(usage.cached_tokens),
             output_tokens=usage.completion_tokens,
+            output_tokens_details=OutputTokensDetails(usage.reasoning_tokens),
             total_tokens=usage.prompt_tokens + usage.completion_tokens,
         )
         return changes
 
     async def _fail(self, faults: Sequence[Fault], count: int = 0) -> None:
-        told = [BatchFault(one.code, one.message, one.param, one.line) for one in faults]
-        if count > len(told):
-            told.append(BatchFault("too_many_errors", f"and {count - len(told)} more", None, None))
+        reported = [BatchFault(fault.code, fault.message, fault.param, fault.line) for fault in faults]
+        if count > len(reported):
+            reported.append(BatchFault("too_many_errors", f"and {count - len(reported)} more", None, None))
         try:
-            await _set(self._store, self._id, status="failed", failed_at=_now(), errors=BatchFaults(data=told))
+            await _set(self._store, self._id, status="failed", failed_at=_now(), errors=BatchFaults(data=reported))
         except OSError as exc:  # the next server tries the batch again
             log.warning("batch %s: that it has failed can't be written: %s", self._id, exc)
-        log.info("batch %s: failed, %s", self._id, told[0].message)
+        log.info("batch %s: failed, %s", self._id, reported[0].message)
 
     async def _set(self, **changes: Any) -> None:
-        """Go into a state, of which nobody is told before it is on the disk for good."""
+        """Enter a state; it is published only once it is safely on the disk."""
         before = self._store.state(self._id)
         try:
             await _set(self._store, self._id, **changes)

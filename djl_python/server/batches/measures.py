@@ -1,4 +1,4 @@
-"""What /metrics tells of files and batches, looked up while it is answered. Runs in the front end's event loop."""
+"""The gauges of files and batches, computed while /metrics is answered. Runs in the front end's event loop."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import time
 from typing import Final, get_args
 
-from ...dialects.openai.batches import Status
+from ...dialects.shared.batches import Status
 from ..metrics import Metrics
 from .store import ENDED, Store
 
@@ -14,7 +14,7 @@ _STATUSES: Final = get_args(Status)
 
 
 def measure(store: Store, metrics: Metrics) -> None:
-    """Have the gauges of batches show what is in the store."""
+    """Set the gauges of batches from the store."""
     gauges = metrics.gauges
     for status in _STATUSES:
         gauges["batches"].labels(status).set_function(functools.partial(_count, store, status))
@@ -24,9 +24,9 @@ def measure(store: Store, metrics: Metrics) -> None:
 
 
 def _count(store: Store, status: str) -> int:
-    return sum(state.batch.status == status for state in store.states)
+    return sum(state.batch.status == status for state in store.states())
 
 
 def _oldest_s(store: Store) -> float:
-    created = [state.batch.created_at for state in store.states if state.batch.status not in ENDED]
+    created = [state.batch.created_at for state in store.states() if state.batch.status not in ENDED]
     return max(0.0, time.time() - min(created)) if created else 0.0

@@ -1,6 +1,6 @@
-"""Answers the routes of OpenAI's files and batches. Runs in the front end's event loop.
+"""Answers the routes of files and batches. Runs in the front end's event loop.
 
-Errors are OpenAI's, with the path of the field in `param`; the exchange writes them.
+Errors name the path of the field; the exchange writes them as the route's dialect has them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from ...config import ServerConfig
+from ...core.access.api_key import ApiKey
 from ...core.errors import ParameterError, RouteError, ServingError, StorageError, UnavailableError
-from ...dialects.openai import batches as api
+from ...dialects.shared import batches as api
 from ...dialects.shared.base import Answer, Kind
 from ...dialects.shared.request_body import object_of
 from ...dialects.shared.typed_body import read_body
@@ -35,11 +36,14 @@ U = TypeVar("U")
 
 _OFF: Final = "there are no files and batches here: batch_directory, a setting of the server, says where to keep them"
 
-Page = Callable[[Mapping[str, str], RequestHead, bytes], "Answer | Awaitable[Answer | FileAnswer]"]
+Page = Callable[[Mapping[str, str], RequestHead, bytes, ApiKey], "Answer | Awaitable[Answer | FileAnswer]"]
 
 
 class Batches:
     """The files and batches of a server; without a `batch_directory`, their routes answer that there are none.
+
+    Attributes:
+        store: where they are kept, if there is a `batch_directory`.
 
     Raises:
         ConfigError: the directory can't be used.
@@ -51,20 +55,20 @@ class Batches:
         self._pages: Mapping[str, Page] = {}
         self._closed = False
         self._max_file_bytes = config.batch_max_file_bytes
-        self._store: Store | None = None
+        self.store: Store | None = None
         self._jobs: Jobs | None = None
         if config.batch_directory:
-            self._store = Store(config)
+            self.store = Store(config)
             endpoints = _endpoints(routes)
             self._jobs = Jobs(
-                self._store,
+                self.store,
                 calls.send,
                 endpoints,
                 max_running=config.batch_max_running,
                 max_requests=config.batch_max_requests,
             )
-            self._pages = _Pages(self._store, self._jobs, endpoints, spans).pages
-            measure(self._store, metrics)
+            self._pages = _Pages(self.store, self._jobs, endpoints, spans).pages
+            measure(self.store, metrics)
 
     def start(self) -> None:
         """Go on with what an earlier server began."""
@@ -74,44 +78,45 @@ class Batches:
     async def close(self) -> None:
         """Stop, and answer no more; every batch can go on later."""
         self._closed = True
-        if self._jobs is not None and self._store is not None:
+        if self._jobs is not None and self.store is not None:
             await self._jobs.close()
-            await self._store.close()
+            await self.store.close()
 
-    def receiver(self, head: RequestHead) -> Upload:
-        """What takes the file that a request uploads.
+    def receiver(self, head: RequestHead, key: ApiKey) -> Upload:
+        """The receiver of a file that a request with this key uploads.
 
         Raises:
             RouteError: there is no `batch_directory`.
             UnavailableError: the server is shutting down.
             MediaTypeError, PayloadError, TooLargeError: see `Upload`.
         """
-        return Upload(self._open(), head, self._max_file_bytes)
+        return Upload(self._open(), head, self._max_file_bytes, key.name)
 
     def answer(
-        self, operation: str, values: Mapping[str, str], head: RequestHead, body: bytes
+        self, operation: str, values: Mapping[str, str], head: RequestHead, body: bytes, key: ApiKey
     ) -> Answer | Awaitable[Answer | FileAnswer]:
-        """The page of one of `dialects.openai.batches.ROUTES`, but for uploads.
+        """The page, as this key sees it, of one of the operations of `dialects.shared.batches`, but for uploads.
 
         Raises:
             RouteError: there is no `batch_directory`.
             UnavailableError: the server is shutting down.
         """
         self._open()
-        return self._pages[operation](values, head, body)
+        return self._pages[operation](values, head, body, key)
 
     def _open(self) -> Store:
-        if self._store is None:
+        if self.store is None:
             raise RouteError(_OFF)
         if self._closed:
             raise UnavailableError("the server is shutting down")
-        return self._store
+        return self.store
 
 
 def _endpoints(routes: RouteTable) -> Sequence[str]:
-    """Where the requests of a batch may go: OpenAI's routes that generate."""
-    rows = ((route, dialect) for route, dialect in routes.rows if dialect is not None and dialect.name == "openai")
-    return [route.path for route, _ in rows if route.kind is Kind.GENERATE and "{" not in route.path]
+    """Where the requests of a batch may go: the routes that generate, of the APIs that have batches."""
+    have_batches = {dialect for route, dialect in routes.rows if route.operation == api.CREATE_BATCH}
+    generating = (route for route, dialect in routes.rows if dialect in have_batches and route.kind is Kind.GENERATE)
+    return [route.path for route in generating if "{" not in route.path]
 
 
 class _Pages:
@@ -124,62 +129,63 @@ class _Pages:
         self._endpoints = endpoints
         self.pages: Mapping[str, Page] = {
             api.LIST_FILES: self._list_files,
-            api.FILE: lambda values, head, body: _json(store.file(values["file_id"])),
+            api.FILE: lambda values, head, body, key: _json(store.file(values["file_id"], key)),
             api.DELETE_FILE: self._delete,
             api.FILE_CONTENT: self._content,
             api.CREATE_BATCH: self._create,
             api.LIST_BATCHES: self._list_batches,
-            api.BATCH: lambda values, head, body: _json(store.state(values["batch_id"]).batch),
+            api.BATCH: lambda values, head, body, key: _json(store.state(values["batch_id"], key).batch),
             api.CANCEL_BATCH: self._cancel,
         }
 
     # ------------------------------------------------------------------------------------ files
 
-    def _list_files(self, values: Mapping[str, str], head: RequestHead, body: bytes) -> Answer:
+    def _list_files(self, values: Mapping[str, str], head: RequestHead, body: bytes, key: ApiKey) -> Answer:
         query = _query(api.FileQuery, head)
-        found = [file for file in self._store.files if query.purpose in ("", file.purpose)]
+        files = [file for file in self._store.files(key) if query.purpose in ("", file.purpose)]
         if query.order == "desc":
-            found.reverse()
-        page, more = _page(found, query.after, query.limit)
+            files.reverse()
+        page, more = _page(files, query.after, query.limit)
         return _json(api.FileList(data=page, has_more=more, **_ends(page)))
 
-    async def _delete(self, values: Mapping[str, str], head: RequestHead, body: bytes) -> Answer:
-        file_id = self._store.file(values["file_id"]).id
+    async def _delete(self, values: Mapping[str, str], head: RequestHead, body: bytes, key: ApiKey) -> Answer:
+        file_id = self._store.file(values["file_id"], key).id
         if (batch := self._store.needed.get(file_id)) is not None:
             raise ParameterError(f"file_id: batch {batch}, which has not ended, reads this file", "file_id")
         await _on_disk(self._store.delete(file_id))
         return _json(api.FileDeleted(id=file_id))
 
-    async def _content(self, values: Mapping[str, str], head: RequestHead, body: bytes) -> FileAnswer:
-        return FileAnswer(self._store.path(self._store.file(values["file_id"]).id))
+    async def _content(self, values: Mapping[str, str], head: RequestHead, body: bytes, key: ApiKey) -> FileAnswer:
+        return FileAnswer(self._store.path(self._store.file(values["file_id"], key).id))
 
     # ------------------------------------------------------------------------------------ batches
 
-    async def _create(self, values: Mapping[str, str], head: RequestHead, body: bytes) -> Answer:
+    async def _create(self, values: Mapping[str, str], head: RequestHead, body: bytes, key: ApiKey) -> Answer:
         given = object_of(body)
-        wanted = read_body(given, api.BatchRequest)
         check_known(given, api.BatchRequest)
+        wanted = read_body(given, api.BatchRequest)
         if wanted.endpoint not in self._endpoints:
             raise ParameterError(
                 f"endpoint: expected {' or '.join(self._endpoints)}, got {wanted.endpoint[:200]!r}", "endpoint"
             )
         try:
-            file = self._store.file(wanted.input_file_id)
+            file = self._store.file(wanted.input_file_id, key)
         except ServingError as exc:
             raise ParameterError(f"input_file_id: {exc.message}", "input_file_id") from exc
         if file.purpose != "batch":
             raise ParameterError('input_file_id: expected a file whose purpose is "batch"', "input_file_id")
         trace = functools.partial(self._spans.batch_created, head.headers)
-        return _json(await _on_disk(self._jobs.create(wanted, trace)))
+        return _json(await _on_disk(self._jobs.create(wanted, trace, key)))
 
-    def _list_batches(self, values: Mapping[str, str], head: RequestHead, body: bytes) -> Answer:
+    def _list_batches(self, values: Mapping[str, str], head: RequestHead, body: bytes, key: ApiKey) -> Answer:
         query = _query(api.BatchQuery, head)
-        newest = [state.batch for state in reversed(self._store.states)]
+        newest = [state.batch for state in reversed(self._store.states(key))]
         page, more = _page(newest, query.after, query.limit)
         return _json(api.BatchList(data=page, has_more=more, **_ends(page)))
 
-    async def _cancel(self, values: Mapping[str, str], head: RequestHead, body: bytes) -> Answer:
-        return _json(await _on_disk(self._jobs.cancel(values["batch_id"])))
+    async def _cancel(self, values: Mapping[str, str], head: RequestHead, body: bytes, key: ApiKey) -> Answer:
+        batch_id = self._store.state(values["batch_id"], key).batch.id
+        return _json(await _on_disk(self._jobs.cancel(batch_id)))
 
 
 # ------------------------------------------------------------------------------------------------ inside
@@ -201,13 +207,13 @@ async def _on_disk(work: Awaitable[U]) -> U:
         raise StorageError.of(exc) from exc
 
 
-def _page(found: list[Any], after: str, limit: int) -> tuple[list[Any], bool]:
+def _page(entries: list[Any], after: str, limit: int) -> tuple[list[Any], bool]:
     """The page behind an id, and whether there are more."""
-    ids = [one.id for one in found]
+    ids = [entry.id for entry in entries]
     if after and after not in ids:
         raise ParameterError(f"after: there is nothing with the id {after[:200]!r}", "after")
     start = ids.index(after) + 1 if after else 0
-    return found[start : start + limit], start + limit < len(found)
+    return entries[start : start + limit], start + limit < len(entries)
 
 
 def _ends(page: Sequence[Any]) -> dict[str, Any]:

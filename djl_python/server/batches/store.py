@@ -1,42 +1,53 @@
-"""The files and the batches of a server, on disk and in a table, and what bounds them.
+"""The files and the batches of a server, on disk and in a table, and their limits.
 
-Runs in the front end's event loop, and writes in threads. Of each file there are the content, `files/ID`, and what is
-known of it, `files/ID.json`; of each batch `batches/ID.json`, and while it is not at its end its journal. Each is
-written beside its place and moved there, so that a kill leaves the old or the new. Ids sort by time.
+Runs in the front end's event loop, and writes in threads. A file has its content, `files/ID`, and its description,
+`files/ID.json`. A batch has `batches/ID.json`, and a journal until it ends. Each is written to a temporary file and
+renamed, so that a kill leaves the old or the new. Ids sort by time.
 """
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import os
 import secrets
 import time
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
-from ...batch.journal import sync_directory
 from ...batch.runner import finished
 from ...config import ServerConfig
+from ...core.access.api_key import ANYONE, ApiKey
 from ...core.errors import ConfigError, KeptNotFoundError, OverloadedError, TooLargeError
-from ...dialects.openai.batches import Batch, FileObject, Purpose
+from ...dialects.shared.batches import Batch, FileObject, Purpose
 from ...formats.json_framing import encode_json
+from ..disk import locked, replace_file
 from .incoming import IncomingFile
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-#: Files of batches are kept this long where nothing else is said, as OpenAI keeps them.
+#: How long files of batches are kept by default, as by OpenAI.
 KEPT_S: Final = 30 * 24 * 3600
 ENDED: Final = frozenset({"completed", "failed", "expired", "cancelled"})
+
+
+class KeptFile(FileObject, frozen=True, kw_only=True):
+    """A file as it is kept. `owner` is the name of the API key that made it; "" without keys."""
+
+    owner: str = ""
+
+    @property
+    def shown(self) -> FileObject:
+        """The file as clients see it."""
+        return FileObject(**{name: getattr(self, name) for name in FileObject.__struct_fields__})
 
 
 class BatchState(msgspec.Struct, frozen=True):
     """A batch as it is kept. Its files get ids when it begins, so that finishing it twice makes the same ones.
 
-    `trace` is the context that spans of its requests are linked with; empty where its server traced nothing.
+    `trace` is the context to which spans of its requests link; empty without traces. `owner` is the name of the API key
+    that made it, and `models` are those that this key may use (none: all).
     """
 
     batch: Batch
@@ -44,18 +55,20 @@ class BatchState(msgspec.Struct, frozen=True):
     error_id: str
     output_kept_s: int = KEPT_S
     trace: dict[str, str] = {}
+    owner: str = ""
+    models: tuple[str, ...] = ()
 
 
 def new_id(prefix: str) -> str:
-    """An id that nothing else has; later ones sort behind it."""
+    """A unique id; later ids sort after it."""
     return f"{prefix}{time.time_ns():016x}{secrets.token_hex(8)}"
 
 
 class Store:
-    """What is in `batch_directory`.
+    """The files and batches in `batch_directory`.
 
     Attributes:
-        max_bytes: of all files at which no further one is taken.
+        max_bytes: total size of all files at which no further one is taken.
 
     Raises:
         ConfigError: the directory can't be used, or another server uses it.
@@ -72,9 +85,9 @@ class Store:
         try:
             for directory in (self._files_at, self._batches_at):
                 directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._lock = _locked(root / "lock")
-            self._files = {found.id: found for found in _read(self._files_at, FileObject)}
-            self._states = {found.batch.id: found for found in _read(self._batches_at, BatchState)}
+            self._lock = locked(root / "lock")
+            self._files = {kept.id: kept for kept in _read(self._files_at, KeptFile)}
+            self._states = {state.batch.id: state for state in _read(self._batches_at, BatchState)}
             self._remove_leftovers()
         except BlockingIOError:
             raise ConfigError(f"batch_directory={root}: another server uses this directory") from None
@@ -82,7 +95,7 @@ class Store:
             raise ConfigError(f"batch_directory={root}: {exc}") from exc
 
     async def close(self) -> None:
-        """Break off what arrives, and let another server have the directory."""
+        """Abort uploads, and release the directory for another server."""
         for incoming in self._arriving:
             incoming.abandon()
             await incoming.gone.wait()
@@ -91,26 +104,25 @@ class Store:
 
     # ------------------------------------------------------------------------------------ files
 
-    @property
-    def files(self) -> Sequence[FileObject]:
-        """The files that are kept, the oldest first."""
+    def files(self, key: ApiKey = ANYONE) -> Sequence[FileObject]:
+        """The files that a key may see, the oldest first."""
         self._forget_expired()
-        return list(self._files.values())
+        return [file.shown for file in self._files.values() if key.sees(file.owner)]
 
-    def file(self, file_id: str) -> FileObject:
+    def file(self, file_id: str, key: ApiKey = ANYONE) -> FileObject:
         """A file.
 
         Raises:
-            KeptNotFoundError: there is none of this id.
+            KeptNotFoundError: there is none of this id that the key may see.
         """
         self._forget_expired()
-        found = self._files.get(file_id)
-        if found is None:
+        kept = self._files.get(file_id)
+        if kept is None or not key.sees(kept.owner):
             raise KeptNotFoundError(f"No such File object: {file_id[:200]}", "id")
-        return found
+        return kept.shown
 
     def path(self, file_id: str) -> Path:
-        """Where a file's content is, or is to be. Only for ids that were made here."""
+        """The path of a file's content. Only for ids that were made here."""
         return self._files_at / file_id
 
     def arrive(self, declared: int) -> IncomingFile:
@@ -127,7 +139,7 @@ class Store:
         self._arriving.add(incoming)
         return incoming
 
-    async def add(self, incoming: IncomingFile, filename: str, kept_s: int = KEPT_S) -> FileObject:
+    async def add(self, incoming: IncomingFile, filename: str, kept_s: int = KEPT_S, owner: str = "") -> FileObject:
         """Keep a file that has arrived.
 
         Raises:
@@ -138,7 +150,7 @@ class Store:
         file_id = new_id("file-")
         await incoming.move_to(self.path(file_id))
         try:
-            return await self.know(file_id, filename, "batch", kept_s)
+            return await self.register_file(file_id, filename, "batch", kept_s, owner)
         except OSError:
             self.path(file_id).unlink(missing_ok=True)
             raise
@@ -147,11 +159,11 @@ class Store:
     def held_bytes(self) -> int:
         """Bytes of all files, those that arrive included."""
         kept = sum(file.bytes for file in self._files.values())
-        return kept + sum(one.size for one in self._still_arriving())
+        return kept + sum(upload.size for upload in self._still_arriving())
 
     def _still_arriving(self) -> Collection[IncomingFile]:
-        self._arriving = {one for one in self._arriving if not one.gone.is_set()}
-        return [one for one in self._arriving if not one.abandoned]
+        self._arriving = {upload for upload in self._arriving if not upload.gone.is_set()}
+        return [upload for upload in self._arriving if not upload.abandoned]
 
     def _check_room(self, more: int) -> None:
         if (held := self.held_bytes) + more > self.max_bytes:
@@ -160,24 +172,27 @@ class Store:
                 f"have {held}: delete some first"
             )
 
-    async def know(self, file_id: str, filename: str, purpose: Purpose, kept_s: int) -> FileObject:
-        """Keep a file whose content is there."""
+    async def register_file(
+        self, file_id: str, filename: str, purpose: Purpose, kept_s: int, owner: str = ""
+    ) -> FileObject:
+        """Keep a file whose content is in its place already."""
         now = int(time.time())
         path = self.path(file_id)
-        made = FileObject(
+        made = KeptFile(
             id=file_id,
             bytes=path.stat().st_size,
             created_at=now,
             expires_at=now + kept_s,
             filename=filename,
             purpose=purpose,
+            owner=owner,
         )
-        await finished(asyncio.to_thread(_replace, path.with_name(f"{file_id}.json"), encode_json(made)))
+        await finished(asyncio.to_thread(replace_file, path.with_name(f"{file_id}.json"), encode_json(made)))
         self._files[file_id] = made
-        return made
+        return made.shown
 
     def delete(self, file_id: str) -> asyncio.Future[None]:
-        """Keep a file no longer, which is there. What is returned is done when the disk has it no longer either."""
+        """Forget an existing file at once; the returned future is done when it has left the disk too."""
         del self._files[file_id]
         removing = asyncio.ensure_future(asyncio.to_thread(_remove, self.path(file_id)))
         self._removing.add(removing)
@@ -186,52 +201,51 @@ class Store:
 
     # ------------------------------------------------------------------------------------ batches
 
-    @property
-    def states(self) -> Sequence[BatchState]:
-        """The batches, the oldest first."""
-        return list(self._states.values())
+    def states(self, key: ApiKey = ANYONE) -> Sequence[BatchState]:
+        """The batches that a key may see, the oldest first."""
+        return [state for state in self._states.values() if key.sees(state.owner)]
 
-    def state(self, batch_id: str) -> BatchState:
+    def state(self, batch_id: str, key: ApiKey = ANYONE) -> BatchState:
         """A batch.
 
         Raises:
-            KeptNotFoundError: there is none of this id.
+            KeptNotFoundError: there is none of this id that the key may see.
         """
-        found = self._states.get(batch_id)
-        if found is None:
+        state = self._states.get(batch_id)
+        if state is None or not key.sees(state.owner):
             raise KeptNotFoundError(f"No batch found with id '{batch_id[:200]}'.", "batch_id")
-        return found
+        return state
 
     def journal(self, batch_id: str) -> Path:
         """Where a batch's journal is."""
         return self._batches_at / f"{batch_id}.journal"
 
     async def save(self, state: BatchState) -> None:
-        """Keep a batch, new or changed. Of those that have ended, the oldest give way to a new one.
+        """Keep a batch, new or changed. A new one replaces the oldest batch that has ended, where there are too many.
 
         Raises:
             OverloadedError: too many have not ended.
-            OSError: it can't be written; then a new one is not kept, and of a changed one the disk has the old state.
+            OSError: it can't be written: a new batch is not kept, and the disk has a changed one's old state.
         """
         is_new = state.batch.id not in self._states
         if is_new and len(self._states) >= self._max_files:
-            ended = next((one for one in self._states.values() if one.batch.status in ENDED), None)
+            ended = next((old for old in self._states.values() if old.batch.status in ENDED), None)
             if ended is None:
                 raise OverloadedError(f"{self._max_files} batches (batch_max_files) have not ended, try again later")
             del self._states[ended.batch.id]
             (self._batches_at / f"{ended.batch.id}.json").unlink(missing_ok=True)
         self._states[state.batch.id] = state
-        async with self._saving:  # one after the other, and each what is newest
+        async with self._saving:  # in order, and each writes the newest state
             newest = encode_json(self._states[state.batch.id])
             try:
-                await finished(asyncio.to_thread(_replace, self._batches_at / f"{state.batch.id}.json", newest))
+                await finished(asyncio.to_thread(replace_file, self._batches_at / f"{state.batch.id}.json", newest))
             except OSError:
                 if is_new:
                     del self._states[state.batch.id]
                 raise
 
     def update(self, state: BatchState) -> None:
-        """Change what is told of a batch, but not what is kept of it."""
+        """Change a batch in memory, but not on the disk."""
         self._states[state.batch.id] = state
 
     # ------------------------------------------------------------------------------------ inside
@@ -244,12 +258,12 @@ class Store:
 
     @property
     def needed(self) -> dict[str, str]:
-        """The files that batches still read, each with the batch."""
-        unended = (one.batch for one in self._states.values() if one.batch.status not in ENDED)
+        """The input files of unfinished batches, each with its batch."""
+        unended = (state.batch for state in self._states.values() if state.batch.status not in ENDED)
         return {batch.input_file_id: batch.id for batch in unended}
 
     def _remove_leftovers(self) -> None:
-        """Remove what a kill has left: files that were not complete, or of which nothing is known."""
+        """Remove leftovers of a kill: incomplete files, and files without a description."""
         for path in self._files_at.iterdir():
             if path.suffix != ".json" and path.name not in self._files:
                 path.unlink()
@@ -257,17 +271,6 @@ class Store:
             state = self._states.get(path.stem)
             if path.suffix == ".tmp" or state is None or (path.suffix == ".journal" and state.batch.status in ENDED):
                 path.unlink()
-
-
-def _locked(path: Path) -> IO[str]:
-    """A file that this process alone has open."""
-    file = path.open("a")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        raise
-    return file
 
 
 def _read(directory: Path, kind: type[T]) -> Iterator[T]:
@@ -279,20 +282,6 @@ def _read(directory: Path, kind: type[T]) -> Iterator[T]:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file and what is known of it. Of a large one, it takes a while."""
+    """Remove a file and its description. A large file takes a while."""
     path.with_name(f"{path.name}.json").unlink(missing_ok=True)
     path.unlink(missing_ok=True)
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file so that the old content or the new is there, whatever happens."""
-    beside = path.with_name(f"{path.name}.tmp")
-    try:
-        with beside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
-    sync_directory(path.parent)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from ...core.errors import MediaTypeError, PayloadError, StorageError, TooLargeError
-from ...dialects.openai import batches as api
+from ...dialects.shared import batches as api
 from ...dialects.shared.base import Answer
 from ...formats.forms import MULTIPART, media_type
 from ...formats.json_framing import encode_json
@@ -17,7 +17,7 @@ from ..http.request_head import RequestHead
 from .fields import check_known, nested, read_texts
 from .store import KEPT_S, Store
 
-#: Bytes of a form beside its file: its other fields, and what delimits the parts.
+#: Most bytes of a form besides its file: other fields, the parts' headers, and delimiters.
 MAX_FORM_BYTES: Final = 64 << 10
 _FILE: Final = "file"
 
@@ -27,22 +27,24 @@ class Upload:
 
     Args:
         max_bytes: that its file may have.
+        owner: the name of the API key whose file it is.
 
     Raises:
         MediaTypeError, PayloadError: the body is no form.
         TooLargeError: the body is said to be longer than it may be, or than there is room.
     """
 
-    def __init__(self, store: Store, head: RequestHead, max_bytes: int) -> None:
+    def __init__(self, store: Store, head: RequestHead, max_bytes: int, owner: str = "") -> None:
         content_type = head.headers.get("content-type", "")
         if media_type(content_type) != MULTIPART:
             raise MediaTypeError(f"expected {MULTIPART} with the parts file and purpose, got {content_type!r}")
         self._reader = MultipartReader(content_type)
         self._store = store
         self._max_bytes = max_bytes
+        self._owner = owner
         self._filename = ""
         self._fields: list[tuple[str, bytes]] = []
-        self._field_bytes = 0
+        self._form_bytes = 0  # bytes so far, without the file's data
         self._has_file = self._in_file = False
         least = head.declared_length() - MAX_FORM_BYTES
         self._check_size(least)
@@ -50,17 +52,21 @@ class Upload:
 
     async def write(self, piece: bytes) -> None:
         """Take a piece of the form; its file is on its way to the disk when this ends."""
+        self._form_bytes += len(piece)
         for read in self._reader.feed(piece):
             if isinstance(read, Begun):
                 self._begin(read)
             elif not self._in_file:
                 self._add_to_field(read)
             else:
+                self._form_bytes -= len(read)
                 self._check_size(self._file.size + len(read))
                 try:
                     await self._file.write(read)
                 except OSError as exc:
                     raise StorageError.of(exc) from exc
+        if self._form_bytes > MAX_FORM_BYTES:
+            raise TooLargeError(f"the form has more than {MAX_FORM_BYTES} bytes beside its file")
 
     async def answer(self) -> Answer:
         """Keep the file."""
@@ -70,11 +76,12 @@ class Upload:
                 raise PayloadError("file: required, expected a part with the file's content, which is not empty", _FILE)
             upload = read_texts({_FILE: "", **nested(self._fields)}, api.Upload)
             kept_s = KEPT_S if upload.expires_after is None else upload.expires_after.seconds
-            return Answer(200, encode_json(await self._store.add(self._file, self._filename or _FILE, kept_s)))
+            added = await self._store.add(self._file, self._filename or _FILE, kept_s, self._owner)
+            return Answer(200, encode_json(added))
         except OSError as exc:
             raise StorageError.of(exc) from exc
         finally:
-            self._file.abandon()  # not heeded if it is kept
+            self._file.abandon()  # ignored if it is kept
 
     def abandon(self) -> None:
         """Leave nothing behind."""
@@ -94,10 +101,7 @@ class Upload:
         read_texts({_FILE: "", "purpose": before.get("purpose", "batch")}, api.Upload)
 
     def _add_to_field(self, data: bytes) -> None:
-        self._field_bytes += len(data)
         name, before = self._fields[-1]
-        if self._field_bytes > MAX_FORM_BYTES:
-            raise TooLargeError(f"{name}: the form has more than {MAX_FORM_BYTES} bytes beside its file")
         self._fields[-1] = (name, before + data)
 
     def _check_size(self, size: int) -> None:

@@ -27,7 +27,7 @@ _TYPES: Final = {
     ".svg": "image/svg+xml",
     ".txt": "text/plain; charset=utf-8",
 }
-#: What no page may do: run or load anything that is not of this server, be put into another page, send forms.
+#: The restrictions of every page: it loads nothing from elsewhere, is not framed, and sends no forms.
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'{scripts}; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -53,8 +53,8 @@ def asset(name: str, headers: Mapping[str, str]) -> Answer:
 @functools.cache
 def _files() -> Mapping[str, Path]:
     """Every file by its name below `static/`: nothing else can be asked for."""
-    found = (path for path in STATIC.rglob("*") if path.suffix in _TYPES)
-    return {path.relative_to(STATIC).as_posix(): path for path in found}
+    paths = (path for path in STATIC.rglob("*") if path.suffix in _TYPES)
+    return {path.relative_to(STATIC).as_posix(): path for path in paths}
 
 
 @functools.cache
@@ -74,5 +74,5 @@ def _read(path: Path) -> tuple[bytes, dict[str, str]]:
 
 def content_security_policy(page: bytes) -> str:
     """The policy of a page: of its own text, the import map alone counts as a script, by its hash."""
-    maps = (base64.b64encode(hashlib.sha256(found).digest()).decode() for found in _IMPORT_MAP.findall(page))
+    maps = (base64.b64encode(hashlib.sha256(script).digest()).decode() for script in _IMPORT_MAP.findall(page))
     return _POLICY.format(scripts="".join(f" 'sha256-{digest}'" for digest in maps))

@@ -14,7 +14,7 @@ KEPT: Final = 1000
 MAX_CHARACTERS: Final = 16 << 10
 
 
-class Record(msgspec.Struct, frozen=True):
+class LogRecord(msgspec.Struct, frozen=True):
     """A record of the log, as it is on stderr: one line, or several."""
 
     number: int
@@ -26,16 +26,16 @@ class RecentLines:
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
-        self._kept: collections.deque[Record] = collections.deque(maxlen=KEPT)
+        self._kept: collections.deque[LogRecord] = collections.deque(maxlen=KEPT)
 
     def add(self, text: str) -> None:
         """Keep a record, and drop the oldest one where there are too many."""
-        self._kept.append(Record(next(self._numbers), text[:MAX_CHARACTERS]))
+        self._kept.append(LogRecord(next(self._numbers), text[:MAX_CHARACTERS]))
 
-    def after(self, number: int) -> list[Record]:
-        """Those with a higher number, of what is still there; all, if no record has this number yet.
+    def after(self, number: int) -> list[LogRecord]:
+        """The kept records with a higher number; all, if no record has this number yet.
 
-        Such a number is of a server that was here before.
+        An earlier server gave such a number.
         """
         kept = tuple(self._kept)
         unknown = bool(kept) and number > kept[-1].number

@@ -9,6 +9,7 @@ import msgspec
 from ... import __version__
 from ...config import ModelConfig, ServerConfig, bounds_of, shown_server_settings, shown_settings
 from ...config.sources import shown_url
+from ...core.engine_info import EngineInfo
 from ...ipc.protocol import Status
 from ..http.access import Rights
 from ..models.description import ModelDescription, WorkerDescription
@@ -26,7 +27,7 @@ class WorkerPart(msgspec.Struct, frozen=True):
     """A worker.
 
     Attributes:
-        state: starting, ready, failed or stopped.
+        state: starting, ready, unresponsive, failed or stopped.
         started_s: Unix time, 0 before it was started.
         pid: its process, where that is local.
         progress: how far it is while it loads; None: it does not, or has not said yet.
@@ -43,14 +44,14 @@ class WorkerPart(msgspec.Struct, frozen=True):
 
 
 class OperatorPart(msgspec.Struct, frozen=True):
-    """What of a model is for those alone who manage it.
+    """The part of a model's state that only its operators see.
 
     Attributes:
         failure: why it, or one of its workers, did not load; "" if that did not happen.
         reload_failure: why the last reload left it as it was; "" if none did.
-        warnings: what of its settings is not as it reads.
-        doing: what is being done with it: loading, reloading or scaling; "" if nothing is.
-        step: what of that no worker tells, such as the installation of packages; None: nothing.
+        warnings: settings that do not do what they say.
+        doing: what is being done with it: loading, unloading, reloading or scaling; "" if nothing is.
+        step: progress that no worker reports, such as the installation of packages; None: nothing.
         successor: the workers of the instance that loads beside it.
         min_workers, max_workers: on its first device; those that scaling sets are on each.
     """
@@ -71,10 +72,13 @@ class ModelPart(msgspec.Struct, frozen=True):
     """A version of a model.
 
     Attributes:
-        status: PENDING, Healthy, Unhealthy or FAILED.
+        status: PENDING, Healthy, Unhealthy, FAILED or Unloaded.
         ready_workers: those that can answer, of `all_workers`.
         registered_s: Unix time of its registration.
+        task: what it does, by the hub's name; "" where that isn't known, or a handler of its own does not say it.
         engine: what runs it, in a line; "" where no engine does, or it is not known yet.
+        max_model_len: tokens of a prompt and its answer, at most; 0, as in the next two, where that isn't known.
+        weight_bytes, cache_bytes: its weights on each device, and what the KV cache may grow to there.
         example: JSON that it answers; "" where its handler says none.
         takes_images: whether messages may have images.
         operator: None where the client does not manage models.
@@ -88,7 +92,11 @@ class ModelPart(msgspec.Struct, frozen=True):
     queued: int
     in_flight: int
     registered_s: float
+    task: str
     engine: str
+    max_model_len: int
+    weight_bytes: int
+    cache_bytes: int
     example: str
     takes_images: bool
     operator: OperatorPart | None
@@ -102,6 +110,7 @@ class State(msgspec.Struct, frozen=True):
         generates: whether models answer at this address; else `inference_address` says where.
         managed_at: the address at which models are managed; "" where it is the same.
         several: whether requests have to name a model.
+        key_name: that of the client's API key; "" where the server asks for none.
     """
 
     version: str
@@ -110,6 +119,7 @@ class State(msgspec.Struct, frozen=True):
     inference_address: str
     managed_at: str
     several: bool
+    key_name: str
     models: list[ModelPart]
 
 
@@ -131,7 +141,7 @@ class ModelSettings(msgspec.Struct, frozen=True):
 
 
 class AllSettings(msgspec.Struct, frozen=True):
-    """What is set, and where."""
+    """All settings, with their sources."""
 
     server: list[SettingPart]
     models: list[ModelSettings]
@@ -147,6 +157,7 @@ def state_of(config: ServerConfig, models: Sequence[ModelDescription], rights: R
         inference_address=str(inference),
         managed_at="" if management in (None, inference) else str(management),
         several=several,
+        key_name=rights.key.name,
         models=[_model(model, rights) for model in models],
     )
 
@@ -158,6 +169,7 @@ def settings_of(config: ServerConfig, models: Sequence[ModelConfig]) -> AllSetti
 
 def _model(model: ModelDescription, rights: Rights) -> ModelPart:
     status, engine = model.status, model.status.engine
+    known = engine or EngineInfo()
     return ModelPart(
         name=model.spec.name,
         version=model.spec.version,
@@ -167,9 +179,13 @@ def _model(model: ModelDescription, rights: Rights) -> ModelPart:
         queued=status.queued,
         in_flight=status.in_flight,
         registered_s=status.registered_s,
+        task=status.task,
         engine="" if engine is None else engine.summary,
-        example=model.example,
-        takes_images=engine is not None and engine.takes_images,
+        max_model_len=known.max_model_len,
+        weight_bytes=known.weight_bytes,
+        cache_bytes=known.cache_bytes,
+        example=model.info.example,
+        takes_images=known.takes_images,
         operator=_operator(model) if rights.manages else None,
     )
 
@@ -184,12 +200,12 @@ def _operator(model: ModelDescription) -> OperatorPart:
         failure=model.failure,
         reload_failure=model.reload_failure,
         warnings=warnings,
-        workers=[_worker(one, chosen) for one in model.workers],
+        workers=[_worker(worker, chosen) for worker in model.workers],
         min_workers=least,
         max_workers=most,
         doing=model.doing,
         step=_progress(model.step),
-        successor=[_worker(one, "") for one in model.successor],
+        successor=[_worker(worker, "") for worker in model.successor],
     )
 
 

@@ -2,9 +2,8 @@
 
 Runs in the front end. `requirements` reads what a model's directory asks for, `interpreter` what a Python has and
 lacks, `plan` puts the two together, and `installing` makes what is missing, with pip. `engines` makes the environments
-of engines, for the command line (`command`); both consist of `commands`. `ipc.package_path` is how `djl_python` itself
-comes to any interpreter. A server that may not install anything refuses a model where `requirements_of` finds
-something.
+of engines, for the command line (`command`); both use `processes`. `ipc.package_path` is how `djl_python` itself comes
+to any interpreter. A server that may not install anything refuses a model where `requirements_of` finds something.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from ...config import ModelConfig, Runtime
 from ...config.sources import cache_root
 from ...core.errors import ModelLoadError
 from ...ipc.package_path import package_path
-from .commands import Progress
 from .installing import install
-from .plan import Plan, plan_of
+from .plan import EnvironmentPlan, plan_of
+from .processes import Progress
 from .requirements import Requirements, requirements_of
 
-__all__ = ["Plan", "Requirements", "plan_of", "prepare", "requirements_of"]
+__all__ = ["EnvironmentPlan", "Requirements", "plan_of", "prepare", "requirements_of"]
 
 
 async def prepare(config: ModelConfig, progress: Progress, turns: asyncio.Semaphore | None = None) -> ModelConfig:

@@ -1,4 +1,4 @@
-"""`djl-serving engines`: what engines there are, and how one is installed.
+"""`djl-serving engines`: lists engines, and installs one.
 
 Runs in the front end's process, without a server.
 """
@@ -53,14 +53,14 @@ def parser() -> argparse.ArgumentParser:
 
 
 class _Progress:
-    """Prints what is being done, and every few seconds what pip says."""
+    """Prints each step, and every few seconds pip's last line."""
 
     def __init__(self) -> None:
-        self._said, self._at_s = "", 0.0
+        self._printed, self._printed_s = "", 0.0
 
     def __call__(self, status: Status) -> None:
         now_s = time.monotonic()
-        if status.detail == self._said and now_s - self._at_s < _EVERY_S:
+        if status.detail == self._printed and now_s - self._printed_s < _EVERY_S:
             return
-        self._said, self._at_s = status.detail, now_s
+        self._printed, self._printed_s = status.detail, now_s
         print(f"{status.detail}: {status.current}" if status.current else status.detail, file=sys.stderr, flush=True)

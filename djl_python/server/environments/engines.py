@@ -1,4 +1,4 @@
-"""Engines with environments of their own: which are there, and how one is installed.
+"""Engines with environments of their own: lists and installs them.
 
 Runs in `djl-serving engines`.
 """
@@ -17,11 +17,11 @@ from ...config.engines import Distribution, EngineRow, row_of
 from ...core.errors import ConfigError
 from ...core.types import SamplingParams
 from ...ipc.protocol import Status
-from .commands import PIP_INSTALL, Progress, failure, locked, made_whole, run, stamp
+from .processes import PIP_INSTALL, Progress, failure, locked, made_whole, run, stamp
 
 
 def engines_listed(cache_dir: str) -> str:
-    """What `djl-serving engines` prints: each engine, what it is for, and where it is, or what brings it."""
+    """The list of `djl-serving engines`: each engine, its purpose, and where it is or how to install it."""
     return "\n".join(_described(row, cache_dir) for row in filter(None, map(row_of, ENGINES)))
 
 
@@ -43,7 +43,7 @@ def _described(engine: EngineRow, cache_dir: str) -> str:
 
 def installable_names() -> list[str]:
     """The engines that can be installed."""
-    return [one.name for one in filter(None, map(row_of, ENGINES)) if one.distribution is not None]
+    return [row.name for row in filter(None, map(row_of, ENGINES)) if row.distribution is not None]
 
 
 def installable(name: str) -> tuple[EngineRow, Distribution]:
@@ -66,15 +66,15 @@ def _check_machine(name: str, distribution: Distribution, device: str) -> None:
     """
     packages = {"cpu": distribution.cpu, "cuda": distribution.cuda}
     if not packages[device]:
-        devices = " and ".join(one for one, found in packages.items() if found)
+        devices = " and ".join(package for package, version in packages.items() if version)
         raise ConfigError(f"engine {name!r} has no packages for {device}; --device {devices} installs it for that")
     if distribution.pythons and sys.version_info[:2] not in distribution.pythons:
-        made_for = " or ".join(".".join(map(str, one)) for one in distribution.pythons)
+        made_for = " or ".join(".".join(map(str, python)) for python in distribution.pythons)
         here = ".".join(map(str, sys.version_info[:2]))
         raise ConfigError(f"engine {name!r} has packages for Python {made_for}, and this is {here}")
 
 
-def _tell(progress: Progress, what: str, line: str) -> None:
+def _report(progress: Progress, what: str, line: str) -> None:
     progress(Status("loading", what, current=line))
 
 
@@ -110,8 +110,8 @@ async def _install(
     variables = compiling_environment(venv, distribution.extensions) if distribution.compiles else None
     for what, command in install_commands(engine.name, distribution, device, venv):
         progress(Status("loading", what))
-        tell = functools.partial(_tell, progress, what)
-        status, lines = await run(command, lock, variables, "/", tell)
+        report = functools.partial(_report, progress, what)
+        status, lines = await run(command, lock, variables, "/", report)
         if status:
             raise failure(command, status, lines)
     requirements = distribution.requirements(device)
@@ -127,7 +127,7 @@ def install_commands(
     yield "making an environment", [sys.executable, "-m", "venv", str(venv)]
     yield f"installing {name}", [python, *PIP_INSTALL, *indexes, *distribution.packages(device)]
     if distribution.from_source:
-        isolated = "--no-build-isolation"  # what it is built with has just been installed
+        isolated = "--no-build-isolation"  # its build dependencies have just been installed
         yield f"building {name}", [python, *PIP_INSTALL, isolated, *distribution.from_source]
     if device == "cpu" and distribution.unwanted_on_cpu:
         removal = [python, "-P", "-m", "pip", "--disable-pip-version-check", "uninstall", "--yes", "--quiet"]

@@ -1,10 +1,10 @@
-"""Makes what a plan says: an environment over an interpreter's packages, whole or not at all, and pip's installations.
+"""Carries out a plan: makes a virtual environment, completely or not at all, and installs packages with pip.
 
 Runs in the front end's event loop; venv and pip are processes of their own, which end when the task is cancelled.
 
 An environment can't be renamed, as its commands name it: it is made in its place, and complete once it has its stamp.
-One without a stamp is what a killed process has left, and is made anew. Whoever makes one holds a lock, and so does a
-pip that has outlived its server: the lock belongs to the open file, which pip inherits.
+One without a stamp is a killed process's leftover, and is made again. Its maker holds a lock, and so does a pip that
+has outlived its server: the lock belongs to the open file, which pip inherits.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from pathlib import Path
 
 from ...core.errors import ModelLoadError
 from ...ipc.protocol import Status
-from .commands import PIP_INSTALL, Progress, failure, locked, made_whole, run, stamp
 from .interpreter import asked
-from .plan import Plan
+from .plan import EnvironmentPlan
+from .processes import PIP_INSTALL, Progress, failure, locked, made_whole, run, stamp
 from .requirements import Requirements
 
 log = logging.getLogger(__name__)
 
 
-async def install(plan: Plan, progress: Progress) -> None:
+async def install(plan: EnvironmentPlan, progress: Progress) -> None:
     """Do what the plan says, unless it has been done.
 
     Raises:
@@ -44,7 +44,7 @@ async def install(plan: Plan, progress: Progress) -> None:
         raise ModelLoadError(f"{where}: {exc.strerror}; DJL_VENV_DIR says where environments go") from exc
 
 
-async def _install(plan: Plan, progress: Progress, lock: int) -> None:
+async def _install(plan: EnvironmentPlan, progress: Progress, lock: int) -> None:
     began_s, whither = time.monotonic(), plan.venv or f"{plan.interpreter.prefix} (option.enable_venv=false)"
     log.info("%s: installing into %s", plan.directory, whither)
     async with contextlib.nullcontext() if plan.venv is None else made_whole(plan.venv):
@@ -65,7 +65,7 @@ async def _install(plan: Plan, progress: Progress, lock: int) -> None:
     log.info("%s: installed into %s in %.1f s", plan.directory, whither, time.monotonic() - began_s)
 
 
-async def _make_venv(plan: Plan, venv: Path, lock: int) -> None:
+async def _make_venv(plan: EnvironmentPlan, venv: Path, lock: int) -> None:
     """An environment without packages of its own, which has the interpreter's."""
     options = [] if plan.interpreter.is_venv else ["--system-site-packages"]
     if plan.interpreter.has_pip:
@@ -84,30 +84,32 @@ async def _make_venv(plan: Plan, venv: Path, lock: int) -> None:
         shutil.copy(settings, venv / "pip.conf")
 
 
-async def _install_requirements(plan: Plan, requirements: Requirements, progress: Progress, lock: int) -> None:
+async def _install_requirements(
+    plan: EnvironmentPlan, requirements: Requirements, progress: Progress, lock: int
+) -> None:
     command = [plan.executable, *PIP_INSTALL, *plan.arguments()]
     status, lines = await _run_pip("installing requirements", command, plan, progress, lock)
     if status:
         raise failure(command, status, lines, f"{requirements.file} can't be installed: ")
 
 
-async def _install_needs(plan: Plan, lacking: Sequence[str], progress: Progress, lock: int) -> None:
+async def _install_needs(plan: EnvironmentPlan, lacking: Sequence[str], progress: Progress, lock: int) -> None:
     command = [plan.executable, *PIP_INSTALL, *plan.index(), *lacking]
     status, lines = await _run_pip("installing what workers need", command, plan, progress, lock)
     if status:
         raise plan.refusal(lacking, f"pip can't install it ({lines[-1] if lines else f'status {status}'})")
 
 
-async def _lacking_now(plan: Plan) -> tuple[str, ...]:
-    """What workers lack of what they need."""
-    found = await asyncio.to_thread(asked, plan.executable, plan.environment, plan.needs)
-    return found.lacks(plan.needs)
+async def _lacking_now(plan: EnvironmentPlan) -> tuple[str, ...]:
+    """The requirements of workers that the interpreter lacks."""
+    interpreter = await asyncio.to_thread(asked, plan.executable, plan.environment, plan.needs)
+    return interpreter.lacks(plan.needs)
 
 
 async def _run_pip(
-    what: str, command: Sequence[str], plan: Plan, progress: Progress, lock: int
+    what: str, command: Sequence[str], plan: EnvironmentPlan, progress: Progress, lock: int
 ) -> tuple[int, Sequence[str]]:
-    """`run` with progress; what pip warns of goes to the log."""
+    """`run` with progress; pip's warnings go to the log."""
     progress(Status("loading", what))
     status, lines = await run(
         command, lock, plan.environment, plan.directory, lambda line: progress(Status("loading", what, current=line))
@@ -118,11 +120,11 @@ async def _run_pip(
     return status, lines
 
 
-def _stamp(plan: Plan, venv: Path) -> None:
-    told: dict[str, object] = {
+def _stamp(plan: EnvironmentPlan, venv: Path) -> None:
+    facts: dict[str, object] = {
         "interpreter": plan.interpreter.executable,
         "python": plan.interpreter.build,
         "requirements": str(plan.requirements.file) if plan.requirements else "",
         "needs": plan.lacking,
     }
-    stamp(venv, told)
+    stamp(venv, facts)

@@ -1,4 +1,4 @@
-"""What has to be installed for a model, and where: found out without installing anything.
+"""Plans what to install for a model, and where, without installing anything.
 
 Runs in the front end, in a thread, before a model's workers start, and for `djl-serving check`.
 """
@@ -14,22 +14,22 @@ from pathlib import Path
 from ...config import ENVIRONMENT_STAMP, ModelConfig, is_offline, venv_directory, worker_environment
 from ...core.errors import ModelLoadError
 from ...core.faults import Faults
-from .interpreter import Interpreter, interpreter_of, meets, name_of, needs_of
+from .interpreter import Interpreter, engines_python, interpreter_of, meets, name_of, needs_of
 from .requirements import Requirements, pins, requirements_of
 
 
 @dataclass(frozen=True)
-class Plan:
+class EnvironmentPlan:
     """How a model's environment is made.
 
     Attributes:
-        interpreter: what the model names, or the server's own.
-        needs: what workers need of it.
+        interpreter: the one that the model names, or the server's own.
+        needs: the requirements of workers.
         lacking: those of these that it lacks. They are installed too, unless the requirements bring them.
-        requirements: what the model's directory asks for.
+        requirements: those of the model's directory.
         venv: the model's own environment, over the interpreter's packages; None: the interpreter is used as it is,
             and is what is installed into, if anything is.
-        lock: a file that whoever installs there locks.
+        lock: the file to lock while installing there.
         environment: variables of the workers, and of pip.
         directory: where pip runs.
     """
@@ -49,7 +49,7 @@ class Plan:
         return self.requirements is not None or bool(self.lacking)
 
     def arguments(self) -> tuple[str, ...]:
-        """What `pip install` is told of the model's requirements, as DJL does.
+        """The arguments of `pip install` for the model's requirements, as in DJL.
 
         Offline, without a folder of packages, what a requirement itself requires is taken to be there.
         """
@@ -58,7 +58,7 @@ class Plan:
         return (*self.index(), *(("--no-deps",) if alone else ()), "-r", str(self.requirements.file))
 
     def index(self) -> tuple[str, ...]:
-        """Where `pip install` looks for packages, beside what its settings say: offline, in the model's alone."""
+        """Where `pip install` looks for packages, in addition to its settings; offline, only in the model's folder."""
         if self.requirements is None or self.requirements.packages is None:
             return ()
         return (*(("--no-index",) if is_offline(self.environment) else ()), "-f", str(self.requirements.packages))
@@ -70,7 +70,7 @@ class Plan:
 
     @property
     def complete(self) -> bool:
-        """Whether all is there already. Into an interpreter itself is installed each time: others change it too."""
+        """Whether everything is installed. A shared interpreter never counts as complete: others change it too."""
         return (self.venv / ENVIRONMENT_STAMP).is_file() if self.venv else not self.installs
 
     def described(self) -> str:
@@ -90,7 +90,7 @@ class Plan:
         return "\n".join(f"  {name:11}  {value}" for name, value in lines)
 
     def check_torch(self, lacking: Sequence[str]) -> None:
-        """Refuse to bring torch along with what else is lacking: which of its builds is the user's choice.
+        """Refuse to install torch along with other packages: the user chooses its build.
 
         Raises:
             ModelLoadError: it is lacking too.
@@ -106,7 +106,7 @@ class Plan:
         )
 
 
-def plan_of(config: ModelConfig) -> Plan | None:
+def plan_of(config: ModelConfig) -> EnvironmentPlan | None:
     """The plan for a model. None: its workers run as the server does.
 
     Raises:
@@ -115,7 +115,7 @@ def plan_of(config: ModelConfig) -> Plan | None:
         ConfigError: there is no place for an environment.
     """
     requirements = requirements_of(config)
-    if requirements is None and not config.option.python_executable:
+    if requirements is None and not config.option.python_executable and not engines_python(config):
         return None
     needs, environment = needs_of(config), worker_environment(config)
     if requirements is not None:
@@ -123,7 +123,7 @@ def plan_of(config: ModelConfig) -> Plan | None:
     interpreter = interpreter_of(config, environment, needs)
     lacking = interpreter.lacks(needs)
     directory = venv_directory(config.cache_dir)
-    plan = Plan(
+    plan = EnvironmentPlan(
         interpreter,
         needs,
         lacking,

@@ -1,4 +1,4 @@
-"""What a model directory asks to have installed: its requirements.txt, and the packages that it brings.
+"""The requirements of a model directory: its requirements.txt, and the packages that it brings.
 
 Runs in the front end, in a thread: packages are read whole.
 """
@@ -29,7 +29,7 @@ _PIN: Final = re.compile(r"([\w.-]+)\s*(?:\[[^]]*\])?\s*===?\s*([\w.+!-]+)")
 
 @dataclass(frozen=True)
 class Requirements:
-    """What is to be installed for a model. `packages`: a folder with wheels and source archives; None: there is none.
+    """The packages to install for a model. `packages`: a folder with wheels and source archives; None: there is none.
 
     Relative paths in `file` are taken from its own folder, which is where pip runs.
     """
@@ -43,13 +43,13 @@ class Requirements:
         Raises:
             ModelLoadError: one of them can't be read.
         """
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         try:
             for name, content in self._contents():
-                found.update(f"{len(name)} {name} {len(content)} ".encode() + content)
+                digest.update(f"{len(name)} {name} {len(content)} ".encode() + content)
         except OSError as exc:
             raise ModelLoadError(f"{exc.filename}: {exc.strerror}") from exc
-        return found.hexdigest()
+        return digest.hexdigest()
 
     def _contents(self) -> Iterator[tuple[str, bytes]]:
         """Names, relative to the model's directory, and contents, or the contents' digests."""
@@ -79,7 +79,7 @@ class Requirements:
 
     def _digests(self, path: Path) -> Iterator[tuple[str, bytes]]:
         """The names of the files at or below a path, and their digests."""
-        files = sorted(one for one in path.rglob("*") if one.is_file()) if path.is_dir() else [path]
+        files = sorted(below for below in path.rglob("*") if below.is_file()) if path.is_dir() else [path]
         for file in files:
             if "__pycache__" not in file.parts:
                 with file.open("rb") as opened:
@@ -111,8 +111,8 @@ def requirements_of(config: ModelConfig) -> Requirements | None:
 def pins(requirements: Requirements) -> Iterator[tuple[int, str, str]]:
     """(line, package, version) of each `package==version` of the file itself, without markers."""
     for number, line in enumerate(requirements.file.read_text("utf-8", "replace").splitlines(), 1):
-        if found := _PIN.fullmatch(line.partition(" #")[0].strip()):
-            yield number, re.sub(r"[-_.]+", "-", found[1]).lower(), found[2]
+        if pin := _PIN.fullmatch(line.partition(" #")[0].strip()):
+            yield number, re.sub(r"[-_.]+", "-", pin[1]).lower(), pin[2]
 
 
 def _named_paths(text: str) -> Iterator[tuple[str, str]]:
@@ -125,7 +125,9 @@ def _named_paths(text: str) -> Iterator[tuple[str, str]]:
         expected = ""
         for word in words:
             name, equals, value = word.partition("=")
-            glued = next((one for one in (*_NESTED, *_FOLDERS) if len(one) == 2 and word.startswith(one)), "")
+            glued = next(
+                (option for option in (*_NESTED, *_FOLDERS) if len(option) == 2 and word.startswith(option)), ""
+            )
             if expected:
                 yield expected, word
                 expected = ""

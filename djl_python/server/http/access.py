@@ -1,35 +1,28 @@
-"""Who may do what at which of the server's addresses.
+"""The rights of clients at each of the server's addresses.
 
 Runs in the front end's event loop. Loading a model runs its code, and descriptions have paths: where nothing opens
-them, only clients on this machine get to the routes that manage. Who a client is, the connection says and no header,
-which anybody can write; but what a proxy adds shows that the client is elsewhere. A browser on this machine is a client
-on it: pages that it has from others are told by what browsers add to their requests, or by the name that they take the
-server for.
+them, only clients on this machine get to the routes that manage. Pages of others in their browsers get to none. Where
+    the server asks for API keys, a key alone decides what its bearer may do: pages of others don't have it.
 """
 
 from __future__ import annotations
 
 import enum
-import ipaddress
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Final
-from urllib.parse import urlsplit
 
 from ...config import Address, ServerConfig
+from ...core.access.api_key import ANYONE, NOBODY, ApiKey
+from ...core.access.scopes import Scope
 from ...core.errors import ForbiddenError, RouteError
 from ...dialects.shared.base import Kind, Route
-
-#: `ClientStream.client` of a Unix socket's.
-UNIX: Final = "unix"
-#: What proxies add. Without it, every client of a proxy on this machine would be on this machine.
-_OF_PROXIES: Final = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
-SAFE_METHODS: Final = ("GET", "HEAD")
-_OTHER_SITES: Final = ("cross-site", "same-site")
+from ..access.clients import UNIX, is_local
+from ..access.pages import Pages
+from ..keys.keyring import Keyring
 
 
 class Door(enum.Enum):
-    """An address of the server, by what is behind it."""
+    """The kinds of addresses of the server, by the routes that they offer."""
 
     INFERENCE = enum.auto()  # all but management, which has an address of its own
     LOCAL = enum.auto()  # everything; management for clients on this machine
@@ -39,10 +32,11 @@ class Door(enum.Enum):
 
 @dataclass(frozen=True)
 class Rights:
-    """What a client may do at the address that it uses: manage models, and have them answer."""
+    """What a client may do at the address that it uses: manage models, and have them answer; and with which key."""
 
     manages: bool
     generates: bool
+    key: ApiKey = ANYONE
 
 
 def doors(config: ServerConfig) -> Mapping[Door, Address]:
@@ -54,104 +48,92 @@ def doors(config: ServerConfig) -> Mapping[Door, Address]:
     return {Door.OPEN if opened else Door.LOCAL: inference}
 
 
+def keyless_scopes(config: ServerConfig) -> Collection[Scope]:
+    """The scopes of routes that need no key where others do."""
+    return {Scope.PUBLIC, Scope.PROBE} | ({Scope.METRICS} if config.metrics_access == "open" else set())
+
+
 class Access:
-    """What is allowed to the clients of one address."""
+    """The rights of the clients of one address."""
 
-    def __init__(self, door: Door, config: ServerConfig) -> None:
-        address = doors(config)[door]
+    def __init__(self, door: Door, config: ServerConfig, keyring: Keyring | None = None) -> None:
+        self._keyring = keyring or Keyring()
+        self._keyless = keyless_scopes(config)
         self._door = door
-        self._origin = config.cors_allowed_origin
-        # Whoever can be reached from elsewhere goes by names that nobody here knows.
-        self._own_names = door is Door.LOCAL or (door is Door.MANAGEMENT and is_loopback(address.host))
-        self._name = address.host
+        self._pages = Pages(doors(config)[door], config, manages_locally=door is Door.LOCAL)
 
-    def check(self, route: Route, method: str, headers: Mapping[str, str], client: str) -> None:
+    def key_of(self, route: Route, headers: Mapping[str, str]) -> ApiKey:
+        """The key of a request: `ANYONE` where the server asks for no keys, `NOBODY` where the route needs none.
+
+        Raises:
+            UnauthorizedError: it needs a key, and has none that is valid.
+        """
+        if not self._keyring.required:
+            return ANYONE
+        return NOBODY if route.scope in self._keyless else self._keyring.key_of(headers)
+
+    def check(
+        self,
+        route: Route,
+        method: str,
+        headers: Mapping[str, str],
+        client: str,
+        key: ApiKey = ANYONE,
+        *,
+        any_type: bool = False,
+    ) -> None:
         """Check that the client may use the route.
 
         Args:
             headers: the request's, by their names in lower case.
             client: the other end of the connection: an IP address, or `UNIX`.
+            key: what `key_of` gave.
+            any_type: whether the route's API takes bodies of any content type.
 
         Raises:
             RouteError: it is not at this address.
             ForbiddenError: it is not for this client.
         """
-        if not route.manages:
-            if self._door is Door.MANAGEMENT and route.kind is not Kind.PAGE:
-                raise RouteError(f"{route.path} is at inference_address, and this is management_address")
-            return
-        self._check_manages(f"{method} {route.path}", method, headers, client)
+        what, manages = f"{method} {route.path}", route.scope is Scope.MANAGE
+        if not manages and self._door is Door.MANAGEMENT and route.kind is not Kind.PAGE:
+            raise RouteError(f"{route.path} is at inference_address, and this is management_address")
+        has_key = self._keyring.required and route.scope not in self._keyless
+        if manages and not has_key:
+            self._check_manages(what, method, headers, client)
+        elif manages:
+            self._check_door(what)
+        elif client != UNIX and not has_key:
+            self._pages.check(route.scope, method, headers, any_type=any_type)
+        if has_key and not key.allows(route.scope):
+            raise ForbiddenError(
+                f"{what} needs an API key with the scope {route.scope.value}, and {key.name!r} has "
+                f"{', '.join(scope.value for scope in key.scopes)}"
+            )
 
-    def rights(self, headers: Mapping[str, str], client: str) -> Rights:
+    def rights(self, headers: Mapping[str, str], client: str, key: ApiKey = ANYONE) -> Rights:
         """What the client may do, for pages that offer it; arguments as in `check`."""
+        generates = self._door is not Door.MANAGEMENT
+        if self._keyring.required:
+            manages = key.is_manager and self._door is not Door.INFERENCE
+            return Rights(manages, generates and key.allows(Scope.INFER), key)
         try:
             self._check_manages("managing", "GET", headers, client)
         except ForbiddenError:
             manages = False
         else:
             manages = True
-        return Rights(manages, self._door is not Door.MANAGEMENT)
+        return Rights(manages, generates)
 
-    def _check_manages(self, what: str, method: str, headers: Mapping[str, str], client: str) -> None:
+    def _check_door(self, what: str) -> None:
         if self._door is Door.INFERENCE:
             raise ForbiddenError(f"{what} is answered at management_address only")
-        if self._door is Door.LOCAL and not _is_local(headers, client):
+
+    def _check_manages(self, what: str, method: str, headers: Mapping[str, str], client: str) -> None:
+        self._check_door(what)
+        if self._door is Door.LOCAL and not is_local(headers, client):
             raise ForbiddenError(
                 f"{what} is for clients on the server's machine: management_access=open opens it to "
                 "all, and management_address gives it an address of its own"
             )
         if client != UNIX:
-            self._check_page(method, headers)
-
-    def _check_page(self, method: str, headers: Mapping[str, str]) -> None:
-        """Refuse what a browser sends for a page that is not from this server."""
-        host, origin = headers.get("host", ""), headers.get("origin")
-        if self._own_names and not self._is_own_name(host):
-            raise ForbiddenError(
-                f"Host {host!r}: expected localhost or an IP address where models are managed (a page may give this "
-                "server any other name)"
-            )
-        if origin is None:
-            foreign = method not in SAFE_METHODS and headers.get("sec-fetch-site", "") in _OTHER_SITES
-        else:
-            own = origin == self._origin or urlsplit(origin).netloc.lower() == host.lower()
-            foreign = not (origin and own)
-        if foreign:
-            raise ForbiddenError(
-                f"Origin {origin or '(of another site)'}: expected this server's own where models are managed, or the "
-                "one of cors_allowed_origin"
-            )
-
-    def _is_own_name(self, host: str) -> bool:
-        name = _host_name(host)
-        return not name or name in ("localhost", self._name.lower()) or _is_address(name)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an IP address, or the name localhost, is this machine's own, which no other can reach."""
-    host = host.partition("%")[0]  # an IPv6 address may have its interface behind it
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host.lower() == "localhost"
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (mapped or address).is_loopback
-
-
-def _is_local(headers: Mapping[str, str], client: str) -> bool:
-    return (client == UNIX or is_loopback(client)) and not any(name in headers for name in _OF_PROXIES)
-
-
-def _host_name(host: str) -> str:
-    """The name or address in a Host header, without its port."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.rpartition(":")[0].lower() if ":" in host else host.lower()
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
+            self._pages.check(Scope.MANAGE, method, headers)

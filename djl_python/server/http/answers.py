@@ -6,12 +6,11 @@ Runs in the front end. That own shape is that of DJL's front end, including the 
 from __future__ import annotations
 
 from dataclasses import replace
-from http import HTTPStatus
 
 import msgspec
 
 from ...config import ModelConfig
-from ...core.errors import ServingError
+from ...core.errors import ServingError, UnauthorizedError
 from ...dialects.shared.base import Answer, Dialect, retry_header
 from ...dialects.shared.djl_errors import djl_error
 from ...formats.json_framing import encode_json
@@ -27,6 +26,8 @@ def error_answer(
 ) -> Answer:
     """`error` as the dialect writes it, or as the front end does where no route was found."""
     answer = front_end_error(error) if dialect is None else dialect.error(error, model, operation=operation)
+    if isinstance(error, UnauthorizedError):
+        return replace(answer, headers={**answer.headers, "www-authenticate": "Bearer"})
     if "retry-after" in map(str.lower, answer.headers):
         return answer
     return replace(answer, headers={**answer.headers, **retry_header(error)})
@@ -35,11 +36,3 @@ def error_answer(
 def pretty_json(value: object) -> bytes:
     """`value` as JSON in the layout of DJL's front end."""
     return msgspec.json.format(encode_json(value), indent=2) + b"\n"
-
-
-def reason(status: int) -> str:
-    """The standard reason phrase of a status; never our own text."""
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return "Unknown"

@@ -11,27 +11,26 @@ import time
 from tornado import httputil
 
 from ...config import ServerConfig
+from ..access.cors import Cors
 
 
 class BaseHeaders:
-    """The date, and what CORS asks for where an origin is configured.
+    """The date, protection against content sniffing, and the CORS headers.
 
     Attributes:
         request_id: the name of the header that carries a request's id, there and back.
+        cors: what other origins are allowed.
     """
 
     def __init__(self, config: ServerConfig) -> None:
         self.request_id = config.request_id_header_key
-        cors = {
-            "Access-Control-Allow-Origin": config.cors_allowed_origin,
-            "Access-Control-Allow-Methods": config.cors_allowed_methods,
-            "Access-Control-Allow-Headers": config.cors_allowed_headers,
-        }
-        self._cors = {name: value for name, value in cors.items() if value} if config.cors_allowed_origin else {}
+        self.cors = Cors(config)
 
-    def now(self) -> httputil.HTTPHeaders:
-        """A copy for one answer, which its own headers may replace."""
-        return httputil.HTTPHeaders({"Date": _date(int(time.time())), **self._cors})
+    def now(self, origin: str | None = None) -> httputil.HTTPHeaders:
+        """A copy for one answer, which its own headers may replace. `origin`: the request's, if it has one."""
+        return httputil.HTTPHeaders(
+            {"Date": _date(int(time.time())), "X-Content-Type-Options": "nosniff", **self.cors.headers(origin)}
+        )
 
 
 @functools.lru_cache(maxsize=1)

@@ -15,7 +15,7 @@ from .content_coding import Decoder
 
 
 class Bodies:
-    """Bytes held of all bodies together, and their limit."""
+    """The bytes that all bodies together hold in memory, and their limit."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -23,7 +23,7 @@ class Bodies:
 
 
 class Receiver(Protocol):
-    """What takes an upload piece by piece, so that it need not be in memory, and answers its request."""
+    """Takes an upload piece by piece, so that it need not be in memory, and answers its request."""
 
     async def write(self, piece: bytes) -> None:
         """Take a piece; no other comes before this has ended.
@@ -42,7 +42,9 @@ class Receiver(Protocol):
         ...
 
     def abandon(self) -> None:
-        """Nothing more comes: leave nothing behind. May be called during `write`, and again; not heeded in `answer`."""
+        """The upload is aborted: delete what has come. May be called during `write`, and repeatedly; ignored during
+        `answer`.
+        """
         ...
 
 
@@ -50,8 +52,8 @@ class Body:
     """One request's body.
 
     Attributes:
-        decoder: of what the client has compressed.
-        receiver: what takes it, if it is not kept in memory; bounds it too.
+        decoder: decompresses the body, if the client compressed it.
+        receiver: takes the body if it is not kept in memory, and limits it.
     """
 
     def __init__(self, bodies: Bodies) -> None:
@@ -74,7 +76,7 @@ class Body:
         self._check(declared)
 
     def take(self, chunk: bytes) -> Awaitable[None] | None:
-        """Take what has arrived; what is returned has to be awaited before more is taken.
+        """Take the data that has arrived; the caller awaits the result before it takes more.
 
         Raises:
             ServingError: the request is refused. What is awaited raises it too.

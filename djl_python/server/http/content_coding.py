@@ -22,7 +22,7 @@ class Decoder:
         self._inflate: zlib._Decompress | None = None  # from the first byte on
 
     def pieces(self, chunk: bytes) -> Iterator[bytes]:
-        """What a part of the body stands for.
+        """The decoded pieces of a part of the body.
 
         Raises:
             PayloadError: the body is not what its header says.
@@ -49,7 +49,7 @@ class Decoder:
 
 
 def decoder_of(head: RequestHead) -> Decoder | None:
-    """What decodes a request's body; None if that is as it was sent. Takes out of the head what was said of the coding.
+    """The decoder of a request's body; None if it is not compressed. Removes the coding's headers from the head.
 
     Raises:
         MediaTypeError: nothing does.

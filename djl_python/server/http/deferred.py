@@ -1,11 +1,11 @@
 """Answers that are fetched later: DJL's asynchronous requests.
 
-Runs in the front end's event loop. A request with `x-synchronous: false` is answered at once, with a token; who sends
-that as `x-starting-token` gets what there is of the answer from there on, in pieces as its worker made them. SageMaker
-passes these on in a header of its own, `X-Amzn-SageMaker-Custom-Attributes: x-synchronous=false`.
+Runs in the front end's event loop. A request with `x-synchronous: false` is answered at once, with a token. A request
+with the token as `x-starting-token` gets the pieces of the answer so far, as its worker made them. SageMaker passes
+these on in a header of its own, `X-Amzn-SageMaker-Custom-Attributes: x-synchronous=false`.
 
-What is held is bounded in number and bytes: complete answers give way to new ones, those first that were not asked for
-for longest. Source: DJL Serving's "Async and Caching".
+Held answers are limited in number and bytes: complete answers make room for new ones, least recently fetched first.
+    Source: DJL Serving's "Async and Caching".
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from ...config import ServerConfig
+from ...core.access.api_key import ApiKey
 from ...core.errors import HandlerError, OverloadedError, PayloadError, ServingError
 from ...dialects.shared.base import Answer, Dialect
-from ...ipc.protocol import Trace
+from ...ipc.protocol import Trace, UsageReport
+from ..keys.callers import Caller
 from ..models.flights import Flight
 from ..models.served_model import ServedModel
 from ..routes import Match
@@ -41,21 +43,29 @@ class DeferredAnswer:
     """One answer that is fetched later. Is the pool's `Client`.
 
     Args:
-        body: the request's, which is let go once a worker has it.
+        body: the request's; released once a worker has it.
         operation: of the dialect.
+        caller: the sender; others do not get the answer.
 
     Attributes:
         secret: what its tokens begin with.
+        owner: the name of the API key of its request.
         model: which answers.
         dialect: of the answer.
         ended: whether it is complete.
-        fetched: whether a client has had its end.
+        fetched: whether a client has fetched its end.
         size: bytes that it has so far.
         span: of the request.
     """
 
     def __init__(
-        self, answers: DeferredAnswers, model: ServedModel, dialect: Dialect, operation: str, body: Body
+        self,
+        answers: DeferredAnswers,
+        model: ServedModel,
+        dialect: Dialect,
+        operation: str,
+        body: Body,
+        caller: Caller,
     ) -> None:
         self.secret = secrets.token_urlsafe(_SECRET_BYTES)
         self.model = model
@@ -63,6 +73,8 @@ class DeferredAnswer:
         self.ended = self.fetched = False
         self.size = 0
         self.span: Span = NO_SPAN
+        self.owner = caller.key.name
+        self._caller = caller
         self._answers = answers
         self._operation = operation
         self._body = body
@@ -70,7 +82,7 @@ class DeferredAnswer:
         self._status = 200
         self._headers: Mapping[str, str] = {}
         self._pieces: list[bytes] = []
-        self._failure: ServingError | None = None  # that comes behind the pieces
+        self._failure: ServingError | None = None  # that follows the pieces
         self._expiry: asyncio.TimerHandle | None = None
 
     def begun(self, flight: Flight) -> Answer:
@@ -127,6 +139,10 @@ class DeferredAnswer:
         """Add to the request's span."""
         self.span.noted(notes)
 
+    def used(self, usage: UsageReport) -> None:
+        """Count the tokens as the caller's."""
+        self._caller.used(usage.prompt_tokens, usage.generated_tokens)
+
     def start(self, status: int, headers: dict[str, str]) -> None:
         """Keep the status and the headers, which every part of the answer has."""
         self._status, self._headers = status, headers
@@ -145,7 +161,7 @@ class DeferredAnswer:
         self._answers.grew(self, len(data))
 
     def break_off(self) -> None:
-        """The answer ends incomplete, which is told behind its last piece."""
+        """The answer ends incomplete; its last part says so."""
         self._fail(HandlerError("the answer ended before it was complete"))
 
     def fail(self, error: ServingError) -> None:
@@ -191,16 +207,18 @@ class DeferredAnswers:
         self._capacity = config.memory_cache_capacity
         self._max_bytes = config.memory_cache_bytes
         self._expiration_s = config.memory_cache_expiration_s
-        self._answers: OrderedDict[str, DeferredAnswer] = OrderedDict()  # what was not asked for for longest is first
+        self._answers: OrderedDict[str, DeferredAnswer] = OrderedDict()  # least recently fetched first
         self._held_bytes = 0
 
     @property
     def unfetched(self) -> int:
-        """How many answers are held of which no client has had the end."""
+        """How many held answers no client has fetched to the end."""
         return sum(not answer.fetched for answer in self._answers.values())
 
-    def found(self, match: Match, headers: Mapping[str, str]) -> tuple[DeferredAnswer, Answer] | None:
+    def find(self, match: Match, headers: Mapping[str, str], key: ApiKey) -> tuple[DeferredAnswer, Answer] | None:
         """The answer whose token a request has, and the part of it that is asked for; None: it has none.
+
+        A key finds only the answers to its own requests.
 
         Raises:
             PayloadError: nothing is held under this token, or `x-max-items` is no number of pieces.
@@ -211,7 +229,7 @@ class DeferredAnswers:
             return None
         split = _TOKEN.fullmatch(token)
         answer = None if split is None else self._answers.get(split[1])
-        if split is None or answer is None:
+        if split is None or answer is None or not key.sees(answer.owner):
             raise PayloadError(f"{STARTING_TOKEN}: nothing is held under this token (any more)", STARTING_TOKEN)
         most = _attribute(headers, MAX_ITEMS)
         if most is not None and not re.fullmatch("[1-9][0-9]{0,8}", most):
@@ -225,7 +243,7 @@ class DeferredAnswers:
         defers = match.dialect is not None and match.dialect.defers
         return defers and (_attribute(headers, SYNCHRONOUS) or "").lower() == "false"
 
-    def make(self, model: ServedModel, dialect: Dialect, operation: str, body: Body) -> DeferredAnswer:
+    def make(self, model: ServedModel, dialect: Dialect, operation: str, body: Body, caller: Caller) -> DeferredAnswer:
         """An answer for a new call; nothing is held before the call is admitted.
 
         Raises:
@@ -235,7 +253,7 @@ class DeferredAnswers:
             raise OverloadedError(
                 f"{self._capacity} asynchronous requests (memory_cache_capacity) are not answered yet, try again later"
             )
-        return DeferredAnswer(self, model, dialect, operation, body)
+        return DeferredAnswer(self, model, dialect, operation, body, caller)
 
     def hold(self, answer: DeferredAnswer) -> None:
         """Hold an answer under its secret."""
@@ -269,15 +287,15 @@ class DeferredAnswers:
             self._held_bytes -= answer.size
 
     def _make_room(self, but: DeferredAnswer | None = None) -> bool:
-        """Drop the complete answer that was not asked for for longest, unless it is `but`; whether there was one."""
-        old = next((secret for secret, one in self._answers.items() if one.ended and one is not but), None)
+        """Drop the least recently fetched complete answer other than `but`; whether there was one."""
+        old = next((secret for secret, answer in self._answers.items() if answer.ended and answer is not but), None)
         if old is not None:
             self.drop(old)
         return old is not None
 
 
 def _attribute(headers: Mapping[str, str], name: str) -> str | None:
-    """A header's value, or that of SageMaker's custom attribute of this name."""
+    """The value of a header, or of SageMaker's custom attribute of this name."""
     if name in headers:
         return headers[name].strip()
     for pair in re.split("[,;]", headers.get(_ATTRIBUTES, "")):

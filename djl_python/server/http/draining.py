@@ -1,4 +1,4 @@
-"""What is left to do of a server's answers, which its end waits for.
+"""The unfinished answers that a server waits for before it ends.
 
 Runs in the front end's event loop.
 """
@@ -6,6 +6,7 @@ Runs in the front end's event loop.
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 
 class Draining:
@@ -19,6 +20,20 @@ class Draining:
         self.begun = False
         self._unsent: set[asyncio.Future[None]] = set()
         self._doing: set[asyncio.Future[None]] = set()
+        self._waiting: set[asyncio.Future[Any]] = set()
+
+    def begin(self) -> None:
+        """The server is about to end. What waits for a model to be loaded is cancelled: no model would answer it."""
+        self.begun = True
+        for task in list(self._waiting):
+            task.cancel()
+
+    def waiting(self, task: asyncio.Future[Any]) -> None:
+        """Track a request that waits until its model is loaded."""
+        self._waiting.add(task)
+        task.add_done_callback(self._waiting.discard)
+        if self.begun:
+            task.cancel()
 
     def keep(self, task: asyncio.Future[None]) -> None:
         """Keep a reference to the task of an unfinished page: the event loop alone would not."""

@@ -19,10 +19,16 @@ from tornado import httputil
 from tornado.http1connection import HTTP1Connection
 from tornado.iostream import StreamBufferFullError
 
-from ...core.errors import ForbiddenError, MethodError, RouteError, ServingError, UnavailableError
-from ...dialects.shared.base import Answer, Dialect, Kind
-from ...ipc.protocol import Call, Trace
-from ..models.flights import Flight, next_id
+from ...core.errors import MethodError, RouteError, ServingError, UnavailableError
+from ...dialects.shared.base import KEEP_ALIVE_S, Answer, Dialect
+from ...formats.json_framing import JSON, SSE_KEEP_ALIVE
+from ...ipc.protocol import Trace, UsageReport
+from ..connections.stream import stream_of
+from ..dispatch.early_stream import EarlyStream
+from ..dispatch.request import BeingKept, ModelRequest
+from ..keys.callers import Caller
+from ..keys.keyring import CREDENTIALS
+from ..models.flights import Flight
 from ..models.served_model import ServedModel
 from ..routes import Match
 from ..spans import NO_SPAN, Span
@@ -30,11 +36,11 @@ from .access import Access
 from .access_log import log_request, named
 from .answers import error_answer
 from .bodies import Body
-from .connections import MAX_DISCARDED_BYTES, stream_of
-from .file_answers import FileAnswer, send_file
+from .file_answers import AnyAnswer, FileAnswer, send_file, send_stream
 from .http1 import Delegate
 from .request_head import RequestHead
 from .response_writer import ResponseWriter
+from .server import MAX_DISCARDED_BYTES
 from .services import Services
 
 T = TypeVar("T")
@@ -54,6 +60,7 @@ class Exchange(Delegate):
     _head: RequestHead  # this and what follows: from `_begin` on
     _request_id: str
     _answer: ResponseWriter
+    _caller: Caller
 
     def __init__(self, services: Services, access: Access, connection: httputil.HTTPConnection) -> None:
         assert isinstance(connection, HTTP1Connection)
@@ -66,25 +73,37 @@ class Exchange(Delegate):
         self._model: ServedModel | None = None
         self._flight: Flight | None = None
         self._span: Span = NO_SPAN
+        self._keeping: BeingKept | None = None
+        self._early: EarlyStream | None = None  # begun while the model is loading
+        self._sending: asyncio.Future[bool] | None = None  # a page's pieces, as they come
+        self._finding: asyncio.Future[None] | None = None  # the model, which may have to be loaded
         self._body = Body(services.bodies)
         self._refusal: ServingError | None = None  # found before the whole body was read
         self._received_at = 0.0
         self._begun = False
-        self._stream.await_client(services.config.idle_timeout_s)
+        self._stream.await_request(services.config.idle_timeout_s, services.config.header_timeout_s)
 
     # ------------------------------------------------------------------------------------ HTTPMessageDelegate
 
     def headers_received(
         self, start_line: httputil.RequestStartLine | httputil.ResponseStartLine, headers: httputil.HTTPHeaders
     ) -> None:
-        """Find the route. Refuse at once if the client holds its body back (100-continue) or it is too long to read."""
+        """Find the route. Refuse at once if the client holds its body back (100-continue) or the body is too long to
+        read.
+        """
         assert isinstance(start_line, httputil.RequestStartLine)
         head = self._begin(RequestHead(start_line, headers))
         length = head.declared_length()
         try:
             self._route()
             head.check_host()
-            self._services.prepare(self._body, self._match, head)
+            if self._match is not None:
+                route, client = self._match.route, self._stream.client
+                any_type = self._dialect is not None and self._dialect.any_content_type
+                self._access.check(route, head.method, head.headers, client, self._caller.key, any_type=any_type)
+                if any_type:
+                    head.take_for(JSON)
+            self._services.prepare(self._body, self._match, head, self._caller)
             if self._is_upload:
                 self._connection.set_max_body_size(sys.maxsize)  # the receiver bounds it
         except ServingError as refusal:
@@ -105,9 +124,7 @@ class Exchange(Delegate):
         """Refuse a request that can't be parsed, and its connection with it."""
         if not self._begun:
             self._begin(RequestHead(start_line, headers))
-            with suppress(
-                RouteError, MethodError, ForbiddenError
-            ):  # of a path that nobody serves, or that did not come
+            with suppress(ServingError):  # the path is unknown, or did not arrive
                 self._route()
         self._answer.close_after = True
         if self._answer.ended:
@@ -153,7 +170,7 @@ class Exchange(Delegate):
         if self._answer.ended:  # refused before it was complete
             self._answer.read_all()
             return
-        if self._stream.closed():  # its client has gone, or it came behind the connection's last answer
+        if self._stream.closed():  # its client has gone, or it came after the connection's last answer
             self._abandon("disconnect")
             return
         self._received_at = time.monotonic()
@@ -164,7 +181,9 @@ class Exchange(Delegate):
                 raise self._refusal
             self._body.end()
             if self._match is None:
-                self._send(Answer(200, b"", {"allow": self._allowed()}))
+                methods = self._services.routes.methods(self._head.path)
+                told = self._services.base_headers.cors.preflight(self._head.headers, methods)
+                self._send(Answer(200, b"", {"allow": self._allowed(), **told}))
             elif self._match.is_page:
                 self._show(self._match)
             elif not self._fetch(self._match):
@@ -187,15 +206,24 @@ class Exchange(Delegate):
         """Add to the request's span."""
         self._span.noted(notes)
 
+    def used(self, usage: UsageReport) -> None:
+        """Count the tokens as the caller's."""
+        self._caller.used(usage.prompt_tokens, usage.generated_tokens)
+
     def start(self, status: int, headers: dict[str, str]) -> None:
         """The answer's status and headers are known."""
-        self._answer.start(status, {**headers, **self._span.answer_headers})
+        if self._early is not None:
+            self._early.started(status, headers)
+            return
+        self._answer.start(status, {**headers, **self._span.answer_headers, **self._caller.headers})
 
     def body(self, data: bytes, last: bool) -> None:
         """Write a piece of the answer's body; `last` ends the answer."""
         answer = self._answer
         if answer.ended:
             return
+        if self._early is not None and self._dialect is not None:
+            data = self._early.piece(data, last, self._dialect)
         try:
             answer.write(data, last)
         except StreamBufferFullError:
@@ -213,7 +241,7 @@ class Exchange(Delegate):
         if not self._answer.ended:
             self._end()
             self._answer.break_off()
-            self._stream.await_client(self._services.config.idle_timeout_s)  # to take what there is of it
+            self._stream.await_client(self._services.config.idle_timeout_s)  # to take the part that there is
 
     def fail(self, error: ServingError) -> None:
         """Answer with an error; where the answer has begun, end it with one."""
@@ -242,6 +270,7 @@ class Exchange(Delegate):
         self._received_at = time.monotonic()
         self._begun = True
         self._head = head
+        self._caller = services.callers.unknown(self._stream.client, head.headers)
         given = head.headers.get(services.base_headers.request_id.lower(), "")
         # It goes into logs: terminals obey some bytes beyond ASCII.
         self._request_id = given if given and given.isascii() and given.isprintable() else os.urandom(16).hex()
@@ -249,7 +278,7 @@ class Exchange(Delegate):
             services.base_headers, services.draining, self._connection, head, self._request_id, self._on_taken
         )
         self._answer.log_extra = named(self._request_id, head)
-        self._stream.await_client(services.config.body_timeout_s)
+        self._stream.await_body(services.config.body_timeout_s)
         return head
 
     def _on_taken(self, size: int) -> None:
@@ -267,32 +296,35 @@ class Exchange(Delegate):
             self._dialect = routes.dialect_at(path)
             raise
         self._dialect = self._match.dialect
-        self._access.check(self._match.route, method, self._head.headers, self._stream.client)
+        headers, client = self._head.headers, self._stream.client
+        if (callers := self._services.callers).have_keys:
+            self._caller = callers.caller(self._access.key_of(self._match.route, headers), client, headers)
+            self._head.drop(CREDENTIALS)  # nothing after this needs them
 
     def _allowed(self) -> str:
         return ", ".join(self._services.routes.methods(self._head.path))
 
     def _show(self, match: Match) -> None:
         """Answer with a page, at once or when it is done."""
-        services, body = self._services, self._body.whole()
-        if match.route.manages and services.draining.begun:
-            raise UnavailableError("the server is shutting down")
-        answer: Answer | Awaitable[Answer | FileAnswer]
-        if self._body.receiver is not None:
-            answer = self._body.receiver.answer()
-        elif match.dialect is None or match.route.kind is Kind.KEPT:
-            rights = self._access.rights(self._head.headers, self._stream.client)
-            answer = services.own_page(match, self._head, body, rights)
-        else:
-            answer = match.dialect.page(match.operation, services.view, match.values, body)
-        if isinstance(answer, Answer):
+        rights = self._access.rights(self._head.headers, self._stream.client, self._caller.key)
+        answer = self._services.page(match, self._head, self._body, rights)
+        if not isinstance(answer, Awaitable):
             self._send(answer)
         else:
             # A page that has begun is finished, even if its client leaves.
-            services.draining.keep(asyncio.ensure_future(self._unless_it_fails(answer, self._send)))
+            self._services.draining.keep(asyncio.ensure_future(self._unless_it_fails(answer, self._send)))
+
+    def _when(self, ready: T | Awaitable[T], then: Callable[[T], None]) -> asyncio.Future[None] | None:
+        """Continue with a result, at once, or in the task that is returned, when it is there."""
+        if not isinstance(ready, Awaitable):
+            then(ready)
+            return None
+        task = asyncio.ensure_future(self._unless_it_fails(ready, then))
+        self._services.draining.keep(task)
+        return task
 
     async def _unless_it_fails(self, work: Awaitable[T], then: Callable[[T], None]) -> None:
-        """Go on with what `work` gives, or answer with its error, unless the client has left meanwhile."""
+        """Continue with the result of `work`, or answer with its error, unless the client has left meanwhile."""
         try:
             result = await work
             if not self._answer.ended:
@@ -300,75 +332,106 @@ class Exchange(Delegate):
         except ServingError as error:
             if not self._answer.ended:
                 self.fail(error)
-        except BaseException:  # asyncio logs it; the client is not left waiting
+        except BaseException:  # asyncio logs it, unless it is a cancellation; the client is not left waiting
             if not self._answer.ended:
                 self.fail(ServingError("an unexpected error, which the server's log shows"))
             raise
 
-    def _send(self, answer: Answer | FileAnswer) -> None:
-        if isinstance(answer, FileAnswer):
-            self._services.draining.keep(asyncio.ensure_future(self._send_file(answer)))
-            return
-        self.start(answer.status, dict(answer.headers))
-        self.body(answer.body, last=True)
+    def _send(self, answer: AnyAnswer) -> None:
+        if isinstance(answer, Answer):
+            self.start(answer.status, dict(answer.headers))
+            self.body(answer.body, last=True)
+        elif isinstance(answer, FileAnswer):
+            self._when(send_file(answer, self, self._answer), self._sent_pieces)
+        else:
+            self._sending = asyncio.ensure_future(send_stream(answer, self, self._answer))
+            self._when(self._sending, self._sent_pieces)
 
-    async def _send_file(self, answer: FileAnswer) -> None:
-        if not await send_file(answer, self, self._answer):
+    def _sent_pieces(self, client_stayed: bool) -> None:
+        if not client_stayed:
             self._abandon("disconnect")
 
     def _submit(self, match: Match) -> None:
+        """Have a model answer, once it is found and loaded."""
         services, head, dialect = self._services, self._head, match.dialect
         assert dialect is not None  # the front end's own routes are pages
         self._span = services.spans.begin(head, match.route.path, self._request_id, self._received_at)
         self._answer.log_extra |= self._span.log_extra
-        lazy = services.lazy
-        name = match.model
-        if not name and (services.models.several or lazy is not None):
-            name = dialect.model_of(self._body.whole()) or ""
-        name = name or head.named("model_name")
-        version = match.version or head.named("model_version")
-        awaited = lazy is not None and name and version in ("", dialect.unversioned) and not lazy.has(name)
-        if lazy is not None and awaited and not services.draining.begun:
-            loading = lazy.load(name, head.named("model_url"))
-            later = self._unless_it_fails(loading, lambda _: self._submit_to(match, dialect, name, ""))
-            services.draining.keep(asyncio.ensure_future(later))
-        else:
-            self._submit_to(match, dialect, name, version)
-
-    def _submit_to(self, match: Match, dialect: Dialect, name: str, version: str) -> None:
-        services, head = self._services, self._head
-        self._model = services.models.select(services.models.with_adapter(name), version, dialect.unversioned)
-        self._answer.log_extra |= self._model.log_extra
-        self._dialect = dialect = services.dialects[dialect.answering_dialect(match.operation, self._model.config)]
-        if services.draining.begun:
-            raise UnavailableError("the server is shutting down")
-        call = Call(
-            id=next_id(),
-            dialect=dialect.name,
-            operation=match.operation,
+        request = ModelRequest(
+            match=match,
+            dialect=dialect,
+            sender=self._caller,
+            request_id=self._request_id,
             method=head.method,
             path=head.path,
             query=head.query,
-            headers={**head.headers, **self._span.call_headers, "x-request-id": self._request_id},
+            headers=head.headers,
             body=self._body.whole(),
-            traced=self._span.recorded,
+            manages=bool(dialect.keep_alive_field)
+            and self._access.rights(head.headers, self._stream.client, self._caller.key).manages,
         )
-        self._span.admitted(self._model.config)
-        if not services.deferred.wanted(match, call.headers):
-            self._flight = self._model.pool.submit(call, self, query=match.is_query)
+        if (unloading := services.dispatch.unloading(request)) is not None:
+            self._model, answer = unloading
+            self._send(answer)
             return
-        later = services.deferred.make(self._model, dialect, match.operation, self._body)
+        finding = self._when(services.responses.prepared(request, self._caller.key), self._find_model)
+        self._finding = self._finding or finding
+
+    def _find_model(self, request: ModelRequest) -> None:
+        model = self._services.dispatch.model_of(request)
+        loaded = model if isinstance(model, ServedModel) else self._loaded(model, request)
+        self._finding = self._when(loaded, lambda model: self._submit_to(model, request))
+
+    async def _loaded(self, loading: Awaitable[ServedModel], request: ModelRequest) -> ServedModel:
+        """The model, once it is loaded. A stream shows signs of life meanwhile, where its API has some."""
+        task, draining = asyncio.ensure_future(loading), self._services.draining
+        draining.waiting(task)
+        try:
+            while not (await asyncio.wait({task}, timeout=KEEP_ALIVE_S))[0]:
+                if self._early is None:
+                    headers = request.dialect.waiting_stream(request.match.operation, request.body)
+                    if headers is None:
+                        await asyncio.wait({task})
+                        break
+                    self.start(200, dict(headers))
+                    self._early = EarlyStream()
+                self.body(SSE_KEEP_ALIVE, last=False)
+            if task.cancelled() and draining.begun:
+                raise UnavailableError("the server is shutting down")
+            return await task
+        finally:
+            task.cancel()  # the client has left: the request, its body and its place are held no longer
+
+    def _submit_to(self, model: ServedModel, request: ModelRequest) -> None:
+        services, match = self._services, request.match
+        self._model = model
+        self._answer.log_extra |= model.log_extra
+        self._dialect = dialect = services.dispatch.answering(request, model)
+        if services.draining.begun:
+            raise UnavailableError("the server is shutting down")
+        self._span.admitted(model.config)
+        if request.keeping is not None and request.keeping.background:
+            begun = services.responses.begin(request, model, dialect, self._caller, self._span)
+            self._span = NO_SPAN  # it ends with the work
+            self._when(begun, self._send)
+            return
+        if not services.deferred.wanted(match, request.headers):
+            self._keeping = request.keeping
+            client = services.responses.client(request, self, self._caller.key)
+            self._flight = services.dispatch.submit(request, model, dialect, client, self._span)
+            return
+        later = services.deferred.make(model, dialect, match.operation, self._body, self._caller)
         later.span = self._span  # it ends with the work
-        flight = self._model.pool.submit(call, later, query=match.is_query)
+        flight = services.dispatch.submit(request, model, dialect, later, self._span)
         self._body, self._span = Body(services.bodies), NO_SPAN  # the other body is let go once a worker has it
         self._send(later.begun(flight))
 
     def _fetch(self, match: Match) -> bool:
         """Answer with a part of an answer that is held, if that is what the request wants."""
-        found = self._services.deferred.found(match, self._head.headers)
-        if found is None:
+        held = self._services.deferred.find(match, self._head.headers, self._caller.key)
+        if held is None:
             return False
-        later, answer = found
+        later, answer = held
         self._model, self._dialect = later.model, later.dialect
         self._answer.log_extra |= later.model.log_extra
         self._send(answer)
@@ -380,14 +443,21 @@ class Exchange(Delegate):
             return
         self._end(cause)
         self._answer.abandon()
+        if self._sending is not None:
+            self._sending.cancel()  # its next piece may be hours away
+        if self._finding is not None and self._flight is None:
+            self._finding.cancel()  # so may the model be
         if self._flight is not None and self._model is not None:
             self._model.pool.cancel(self._flight, cause)
 
     def _end(self, abandoned: str = "") -> None:
-        """Count and log the request, whose answer is complete, cut off or wanted no more (`abandoned`: why not)."""
+        """Count and log the request. Its answer is complete, cut off or abandoned (`abandoned`: why)."""
         self._body.let_go()
+        if self._keeping is not None:
+            self._keeping.end()
         duration_s = time.monotonic() - self._received_at
         status = self._answer.status if self._answer.begun else CLIENT_CLOSED
         self._services.count(self._model, self._dialect, status, duration_s)
+        self._caller.answered(status)
         self._span.ended(status, abandoned)
-        log_request(self._match, self._stream.client, self._head, status, duration_s, self._answer.log_extra)
+        log_request(self._match, self._caller, self._head, status, duration_s, self._answer.log_extra)

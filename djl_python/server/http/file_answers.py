@@ -1,4 +1,4 @@
-"""Answers whose body is a file's content, sent as fast as the client takes it.
+"""Answers in pieces, of a file or of a page, sent as fast as the client takes them.
 
 Runs in the front end's event loop; files are read in threads.
 """
@@ -16,6 +16,7 @@ from typing import Final
 from tornado.iostream import StreamClosedError
 
 from ...core.errors import ServingError
+from ...dialects.shared.base import Answer, StreamedAnswer
 from ..models.flights import Client
 from .response_writer import ResponseWriter
 
@@ -31,6 +32,29 @@ class FileAnswer:
 
     path: Path
     content_type: str = "application/octet-stream"
+
+
+AnyAnswer = Answer | FileAnswer | StreamedAnswer
+
+
+async def send_stream(answer: StreamedAnswer, to: Client, writer: ResponseWriter) -> bool:
+    """Send the pieces as they come; returns whether the client has stayed. Arguments as `send_file`'s.
+
+    Raises:
+        ServingError: as the pieces do.
+    """
+    to.start(200, dict(answer.headers))
+    try:
+        async with aclosing(answer.pieces) as pieces:
+            async for piece in pieces:
+                if writer.ended:
+                    return False
+                to.body(piece, False)
+                await writer.taken()
+    except StreamClosedError:
+        return False
+    to.body(b"", True)
+    return True
 
 
 async def send_file(answer: FileAnswer, to: Client, writer: ResponseWriter) -> bool:

@@ -1,8 +1,8 @@
 """HTTP/1.1 where RFC 9112 asks for more than Tornado's parser does. Runs in the front end's event loop.
 
 Chunks may have extensions, and trailers may follow the last one: both are read and ignored. A request that can't be
-parsed is answered like any other that is refused, in the shape of its dialect where its path is known, and the last of
-its connection: where the next one would begin is not known.
+    parsed is refused like any other, in its dialect's shape where its path is known. It is the last of its connection,
+    because the beginning of the next one is unknown.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _CHUNK_BYTES: Final = 1 << 10
 
 
 class Delegate(httputil.HTTPMessageDelegate):
-    """What hears a request, and of what is none."""
+    """Receives requests, and is told of malformed ones."""
 
     def malformed(
         self, error: ServingError, start_line: httputil.RequestStartLine, headers: httputil.HTTPHeaders
     ) -> None:
-        """Refuse a request with an answer; where `headers_received` was not called, this is what is known of it."""
+        """Refuse a request with an answer; the arguments are all that is known if `headers_received` was not called."""
         raise NotImplementedError
 
 
@@ -88,12 +88,12 @@ class Connection(HTTP1Connection):
         size = extra = work = 0
         while True:
             line = await self._next(self.stream.read_until(b"\r\n", max_bytes=_MAX_LINE), data)
-            if (found := _SIZE_LINE.fullmatch(line)) is None:
+            if (match := _SIZE_LINE.fullmatch(line)) is None:
                 self._refuse(_no_http("a chunk does not begin with its size"))
-            extra += len(line) - len(found[1]) - len(b"\r\n")
+            extra += len(line) - len(match[1]) - len(b"\r\n")
             if extra > _MAX_EXTRA:
                 self._refuse(_no_http(f"its chunks have more than {_MAX_EXTRA} bytes of extensions"))
-            left = int(found[1], 16)
+            left = int(match[1], 16)
             if not left:
                 break
             size += left
@@ -127,7 +127,7 @@ class Connection(HTTP1Connection):
                 self._refuse(_no_http(f"expected trailers of at most {_MAX_EXTRA} bytes behind the last chunk"))
 
     async def _next(self, reading: Awaitable[bytes], data: bytearray) -> bytes:
-        """What is being read, before which `data` is passed on if the client has to send it first."""
+        """The next read; `data` is passed on first if the client has to send more."""
         if data and not asyncio.ensure_future(reading).done():
             await self._pass_on(data)
         return await reading

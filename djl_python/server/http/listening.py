@@ -12,6 +12,8 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
 from ...config import Address
 from ...core.errors import ConfigError
 
@@ -22,9 +24,14 @@ except ImportError:  # not on Windows
     resource = None  # type: ignore[assignment]
 
 BACKLOG = 1024
+#: Descriptors that clients don't get by default: for workers, models, files of batches. A quarter of a low limit.
+RESERVED = 1024
+#: Descriptors that clients' connections leave free whatever the settings, at most a quarter of all: to start a worker
+#: again takes some.
+RESERVED_DESCRIPTORS = 64
 
 
-class Listener:
+class SocketListener:
     """The sockets of an address, bound but not listening yet; port 0 becomes a free port, the same for all of them.
 
     Raises:
@@ -43,7 +50,7 @@ class Listener:
                 self.address = address
             else:
                 self.sockets = _bind_tcp(address)
-                self.address = Address(address.host, self.sockets[0].getsockname()[1])
+                self.address = msgspec.structs.replace(address, port=self.sockets[0].getsockname()[1])
         except OSError as exc:
             raise _refusal(address, exc) from exc
 
@@ -75,6 +82,31 @@ def allow_descriptors() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
+def connections_at_most() -> int | None:
+    """How many connections leave descriptors for everything else; None: there is no limit."""
+    if resource is None:
+        return None
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if descriptors == resource.RLIM_INFINITY:
+        return None
+    return max(1, descriptors - min(RESERVED, descriptors // 4))
+
+
+def check_descriptors(some: int) -> None:
+    """Check that there is a descriptor for one more connection. `some` is any that is open.
+
+    Raises:
+        OSError: EMFILE: the next one, the lowest that is free, is one of those that are reserved, or there is none.
+    """
+    if resource is None:
+        return
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    following = os.dup(some)
+    os.close(following)
+    if most != resource.RLIM_INFINITY and following >= most - min(RESERVED_DESCRIPTORS, most // 4):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
 def _refusal(address: Address, exc: OSError) -> ConfigError:
     if exc.errno == errno.EADDRINUSE:
         return ConfigError(f"{address} is in use by another process; choose another port with -p")
@@ -82,10 +114,10 @@ def _refusal(address: Address, exc: OSError) -> ConfigError:
 
 
 def _bind_tcp(address: Address) -> list[socket.socket]:
-    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    addresses = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []
     port, refusal = address.port, OSError(errno.EADDRNOTAVAIL, "no such address")
-    for family, kind, protocol, _, where in dict.fromkeys(found):
+    for family, kind, protocol, _, where in dict.fromkeys(addresses):
         sock = socket.socket(family, kind, protocol)
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

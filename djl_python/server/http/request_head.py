@@ -1,4 +1,4 @@
-"""What a request says before its body: method, path, query and headers.
+"""The head of a request: method, path, query and headers.
 
 Runs in the front end.
 """
@@ -6,6 +6,7 @@ Runs in the front end.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Final
 from urllib.parse import parse_qsl
 
@@ -45,12 +46,17 @@ class RequestHead:
             key = name.lower()
             self.headers[key] = f"{self.headers[key]},{value}" if key in self.headers else value
 
-    def named(self, what: str) -> str:
-        """What the query says under this name, or else a header; "" where neither does."""
-        return dict(self.query).get(what) or self.headers.get(what, "")
+    def drop(self, names: Collection[str]) -> None:
+        """Forget headers, by their names in lower case."""
+        for name in names:
+            self.headers.pop(name, None)
+
+    def take_for(self, content_type: str) -> None:
+        """Have the body be of this type, whatever its sender calls it."""
+        self.headers["content-type"] = content_type
 
     def check_host(self) -> None:
-        """Check what HTTP asks of the Host header, which nothing here uses.
+        """Check that the Host header is valid HTTP; nothing here uses it.
 
         Raises:
             PayloadError: there is none, or it is not one host.
@@ -67,7 +73,7 @@ class RequestHead:
         return int(declared[:_LENGTH_DIGITS]) if declared.isascii() and declared.isdigit() else 0
 
     def connection_options(self) -> set[str]:
-        """What the client says of the connection, in lower case: "close", "keep-alive"."""
+        """The options of the Connection header, in lower case: "close", "keep-alive"."""
         return {option.strip().lower() for option in self.headers.get("connection", "").split(",")}
 
     def expects_continue(self) -> bool:

@@ -1,4 +1,4 @@
-"""The answer to an HTTP request: head, body, and how far its client is behind.
+"""The answer to an HTTP request: head, body, and how much its client has not taken yet.
 
 Runs in the front end's event loop. Writes to Tornado's connection directly: a piece of a stream costs one write and
 nothing else.
@@ -14,10 +14,9 @@ from typing import Final
 from tornado import httputil
 from tornado.http1connection import HTTP1Connection
 
-from ...formats.http_rules import BODILESS, HEADER_NAME, HEADER_VALUE, SERVERS_OWN
-from .answers import reason
+from ...formats.http_rules import BODILESS, HEADER_NAME, HEADER_VALUE, SERVERS_OWN, phrase_of
+from ..connections.stream import stream_of
 from .base_headers import BaseHeaders
-from .connections import stream_of
 from .draining import Draining
 from .request_head import RequestHead
 
@@ -33,9 +32,9 @@ class ResponseWriter:
     """One answer: `start`, then `write` until its last piece, then `finish`; or `break_off` or `abandon` at any time.
 
     Args:
-        draining: is told of the answer while the kernel has not taken all of it.
+        draining: tracks the answer until the kernel has taken all of it.
         request_id: sent in a header.
-        on_taken: told how many bytes more the kernel has taken for the client.
+        on_taken: called with the number of further bytes that the kernel has taken for the client.
 
     Attributes:
         status: of the answer; 0 before `start`.
@@ -97,7 +96,7 @@ class ResponseWriter:
                 self._send_later(framed[sent:])
         self._untold_bytes += len(data)
         if self._untold_bytes >= TAKEN_EVERY_BYTES and not last:
-            self._tell_when_taken()
+            self._report_when_taken()
 
     async def taken(self) -> None:
         """Wait until the kernel has taken everything written so far.
@@ -111,8 +110,8 @@ class ResponseWriter:
     def finish(self) -> None:
         """End the answer after its last piece.
 
-        Where it is the connection's last, Tornado isn't told: of what was written it knows the head alone, and it
-        would close before the rest is sent, or serve a request that came behind.
+        If the connection ends with it, Tornado is not told: it knows only of the head, and would close before the rest
+            is sent, or serve a pipelined request.
         """
         self.ended = True
         stream = self._connection.stream
@@ -129,7 +128,7 @@ class ResponseWriter:
         self._let_go()
 
     def read_all(self) -> None:
-        """All of the request has been read that will be, after the answer to it has ended."""
+        """No more of the request will be read; its answer has ended."""
         if self.reads_on:
             self.reads_on = False
             self._let_go()
@@ -141,7 +140,7 @@ class ResponseWriter:
     # ------------------------------------------------------------------------------------ inside
 
     def _send_later(self, data: bytes) -> None:
-        """Send what the socket had no room for, or what has to come after that."""
+        """Send the data that the socket had no room for, and what follows it."""
         stream = self._connection.stream
         if stream.socket is not None:  # else it has just been closed
             stream.max_write_buffer_size = MAX_UNSENT_BYTES + len(data)  # a piece alone is never too long
@@ -149,7 +148,7 @@ class ResponseWriter:
             self._behind = stream.writing()
 
     def _send_head(self, data: bytes, last: bool) -> None:
-        headers = self._base_headers.now()
+        headers = self._base_headers.now(self._head.headers.get("origin"))
         for name, value in self.headers.items():
             if name.lower() not in SERVERS_OWN:
                 self._add_header(headers, name, value)
@@ -169,28 +168,31 @@ class ResponseWriter:
             headers["Connection"] = "close"
             self._head.received.pop("Connection", None)  # or Tornado answers an HTTP/1.0 client that it stays open
         self.begun = True
-        start_line = httputil.ResponseStartLine("HTTP/1.1", self.status, reason(self.status))
+        start_line = httputil.ResponseStartLine("HTTP/1.1", self.status, phrase_of(self.status))
         self._connection.write_headers(start_line, headers, b"" if self._bodiless else data)
         self._behind = self._connection.stream.writing()
 
     def _add_header(self, headers: httputil.HTTPHeaders, name: str, value: str) -> None:
         if HEADER_NAME.fullmatch(name) and HEADER_VALUE.fullmatch(value):
-            headers[name] = value
+            if name.lower() == "vary":
+                headers.add(name, value)  # beside our own
+            else:
+                headers[name] = value
         else:
             log.warning("the response header %r can't be sent with its value: left out", name, extra=self.log_extra)
 
-    def _tell_when_taken(self) -> None:
+    def _report_when_taken(self) -> None:
         """Call `on_taken` once the kernel has taken everything written so far."""
         size, self._untold_bytes = self._untold_bytes, 0
         if not self._connection.stream.writing():
             self._on_taken(size)
             return
 
-        def told(sent: asyncio.Future[None]) -> None:
+        def report(sent: asyncio.Future[None]) -> None:
             if not (self.ended or sent.cancelled() or sent.exception() is not None):
                 self._on_taken(size)
 
-        self._connection.stream.write(b"").add_done_callback(told)
+        self._connection.stream.write(b"").add_done_callback(report)
 
     def _let_go(self) -> None:
         """Wait at shutdown for what is unsent, and close the connection after it if required."""

@@ -5,25 +5,31 @@ Runs in the front end's event loop.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
 from ...config import ServerConfig
-from ...dialects.shared.base import Answer, Dialect, ServerView
+from ...core.access.api_key import ApiKey
+from ...core.access.scopes import Scope
+from ...core.errors import UnavailableError
+from ...dialects.shared.base import Answer, Dialect, Kind
+from ..dispatch.dispatch import Dispatch
+from ..keys.callers import Caller, Callers
 from ..metrics import Metrics
-from ..models.lazy_models import LazyModels
 from ..models.served_model import ServedModel
 from ..models.table import ModelTable
+from ..responses.responses import Responses
 from ..routes import Match, RouteTable
 from ..spans import Spans
+from ..view import PartialView, View
 from .access import Rights
 from .base_headers import BaseHeaders
 from .bodies import Bodies, Body, Receiver
 from .content_coding import decoder_of
 from .deferred import DeferredAnswers
 from .draining import Draining
-from .file_answers import FileAnswer
+from .file_answers import AnyAnswer
 from .request_head import RequestHead
 
 #: Longest body of a page: it is parsed in the front end's event loop, where everything else waits meanwhile.
@@ -35,39 +41,46 @@ class Services:
     """What the exchanges of a server share.
 
     Attributes:
+        dispatch: has models answer requests.
         view: the server as dialects' pages see it.
         bodies: counts the bytes of request bodies in memory.
         deferred: the answers that are held for their clients.
+        responses: those of OpenAI's API that are kept.
         own_page: makes a page that is none of a dialect's, of its route, the request's head and body, and the
             client's rights.
-        receiver: makes what takes an upload, of its route and the request's head.
-        lazy: loads models that nobody has registered; None: nothing does.
+        sent_elsewhere: where a browser is sent instead of being shown a page that is meant for programs; None: nowhere.
+        receiver: makes what takes an upload, of its route, the request's head and whose it is.
+        callers: those that send requests.
         spans: makes those of requests.
     """
 
     config: ServerConfig
     routes: RouteTable
-    dialects: Mapping[str, Dialect]
+    dispatch: Dispatch
     models: ModelTable
-    view: ServerView
+    view: View
     metrics: Metrics
     bodies: Bodies
     deferred: DeferredAnswers
+    responses: Responses
     base_headers: BaseHeaders
     draining: Draining
-    own_page: Callable[[Match, RequestHead, bytes, Rights], Answer | Awaitable[Answer | FileAnswer]]
-    receiver: Callable[[Match, RequestHead], Receiver]
-    lazy: LazyModels | None
+    own_page: Callable[[Match, RequestHead, bytes, Rights], AnyAnswer | Awaitable[AnyAnswer]]
+    sent_elsewhere: Callable[[RequestHead], Answer | None]
+    receiver: Callable[[Match, RequestHead, ApiKey], Receiver]
+    callers: Callers
     spans: Spans
 
-    def prepare(self, body: Body, match: Match | None, head: RequestHead) -> None:
-        """Say where the body of a request goes, how long it may be, and how it is compressed.
+    def prepare(self, body: Body, match: Match | None, head: RequestHead, caller: Caller) -> None:
+        """Admit a request, and say where its body goes, how long that may be, and how it is compressed.
 
         Raises:
             ServingError: it is refused.
         """
+        if match is not None:
+            caller.admit(match.route)
         if match is not None and match.is_upload:
-            body.receiver = self.receiver(match, head)
+            body.receiver = self.receiver(match, head, caller.key)
         else:
             most, declared = self.config.max_request_size, head.declared_length()
             body.bound(most, f"the body is larger than max_request_size, which is {most} bytes", declared)
@@ -75,6 +88,23 @@ class Services:
                 too_large = f"the body is larger than {MAX_PAGE_BYTES} bytes, which is the most at this path"
                 body.bound(min(most, MAX_PAGE_BYTES), too_large, declared)
         body.decoder = decoder_of(head)
+
+    def page(self, match: Match, head: RequestHead, body: Body, rights: Rights) -> AnyAnswer | Awaitable[AnyAnswer]:
+        """The page of a route that the front end answers.
+
+        Raises:
+            ServingError: the request is refused.
+        """
+        if match.route.scope is Scope.MANAGE and self.draining.begun:
+            raise UnavailableError("the server is shutting down")
+        if body.receiver is not None:
+            return body.receiver.answer()
+        if (sent := self.sent_elsewhere(head)) is not None:
+            return sent
+        if match.dialect is None or match.route.kind is Kind.KEPT:
+            return self.own_page(match, head, body.whole(), rights)
+        view = PartialView(self.view, rights.key) if rights.key.models else self.view
+        return match.dialect.page(match.operation, view, match.values, body.whole())
 
     def count(self, model: ServedModel | None, dialect: Dialect | None, status: int, duration_s: float) -> None:
         """Count a request that has ended, by what was known of it."""

@@ -13,6 +13,7 @@ from typing import Final
 
 from ...config import ServerConfig
 from ...config.sources import scheme_of, shown_url
+from ...core.access.scopes import Scope
 from ...dialects.shared.base import Answer, Bodies, Kind, Route
 from ...dialects.shared.djl_errors import DjlError
 from ...dialects.shared.openapi import TEXT
@@ -23,6 +24,7 @@ from ..models.adapters.adapter import Adapter
 from ..models.registry import ModelRegistry
 from ..models.served_model import ServedModel
 from .parameters import given_parameters, read_parameters
+from .partial import PartialRegistry
 from .types import (
     AdapterPage,
     AdapterRegistration,
@@ -38,7 +40,7 @@ _MAX_PAGE: Final = 100
 #: What SageMaker calls an adapter to its users; answers do too.
 _ALIAS: Final = "x-amzn-sagemaker-adapter-alias"
 _REFUSALS: Final[dict[int, Bodies]] = {
-    status: {JSON: DjlError} for status in (400, 403, 404, 405, 409, 415, 424, 500, 503, 507)
+    status: {JSON: DjlError} for status in (400, 401, 403, 404, 405, 409, 415, 424, 500, 503, 507)
 }
 _DONE: Final[dict[int, Bodies]] = {200: {JSON: Status}, **_REFUSALS}
 _SAID: Final[dict[int, Bodies]] = {200: {TEXT: str}, **_REFUSALS}
@@ -47,45 +49,47 @@ Page = Callable[[Mapping[str, str], RequestHead, bytes], Answer | Awaitable[Answ
 
 
 def _routes(prefix: str) -> Sequence[Route]:
-    one = f"{prefix}/{{adapter}}"
+    single = f"{prefix}/{{adapter}}"
     return [
         Route(
             *("POST", prefix, "register_adapter", Kind.PAGE),
             summary="Register a LoRA adapter.",
             request=AdapterRegistration,
+            example={"name": "my-adapter", "src": "adapters/my-adapter"},
             query=AdapterRegistration,
             responses=_DONE,
-            manages=True,
+            scope=Scope.MANAGE,
         ),
         Route(
             *("GET", prefix, "list_adapters", Kind.PAGE),
             summary="The model's adapters, by name.",
             query=Paging,
             responses={200: {JSON: AdapterPage}, **_REFUSALS},
-            manages=True,
+            scope=Scope.MANAGE,
         ),
         Route(
-            *("GET", one, "describe_adapter", Kind.PAGE),
+            *("GET", single, "describe_adapter", Kind.PAGE),
             summary="An adapter.",
             responses={200: {JSON: DescribedAdapter}, **_REFUSALS},
-            manages=True,
+            scope=Scope.MANAGE,
         ),
         *(
             Route(
                 *(method, path, "update_adapter", Kind.PAGE),
                 summary="Read an adapter again, or another one in its place.",
                 request=AdapterUpdate,
+                example={},
                 query=AdapterUpdate,
                 responses=_DONE,
-                manages=True,
+                scope=Scope.MANAGE,
             )
-            for method, path in (("POST", f"{one}/update"), ("PUT", one))
+            for method, path in (("POST", f"{single}/update"), ("PUT", single))
         ),
         Route(
-            *("DELETE", one, "unregister_adapter", Kind.PAGE),
+            *("DELETE", single, "unregister_adapter", Kind.PAGE),
             summary="Remove an adapter; its requests are answered first.",
             responses=_DONE,
-            manages=True,
+            scope=Scope.MANAGE,
         ),
     ]
 
@@ -97,15 +101,17 @@ ROUTES: Final = (
         *("POST", "/v1/load_lora_adapter", "load_lora_adapter", Kind.PAGE),
         summary="vLLM's way to register a LoRA adapter.",
         request=LoadLora,
+        example={"lora_name": "my-adapter", "lora_path": "adapters/my-adapter"},
         responses=_SAID,
-        manages=True,
+        scope=Scope.MANAGE,
     ),
     Route(
         *("POST", "/v1/unload_lora_adapter", "unload_lora_adapter", Kind.PAGE),
         summary="vLLM's way to remove a LoRA adapter.",
         request=UnloadLora,
+        example={"lora_name": "my-adapter"},
         responses=_SAID,
-        manages=True,
+        scope=Scope.MANAGE,
     ),
 )
 
@@ -113,7 +119,7 @@ ROUTES: Final = (
 class AdapterManagement:
     """Answers the routes. Attribute `pages`: by operation. A path without a model means the only one that there is."""
 
-    def __init__(self, config: ServerConfig, registry: ModelRegistry) -> None:
+    def __init__(self, config: ServerConfig, registry: ModelRegistry | PartialRegistry) -> None:
         self._store = config.model_store
         self._registry = registry
         self.pages: Mapping[str, Page] = {
@@ -171,12 +177,12 @@ class AdapterManagement:
         await self._add(
             wanted.model, self._adapter(wanted.lora_name, wanted.lora_path, {}), replace=wanted.load_inplace
         )
-        return _said(f"Success: LoRA adapter '{wanted.lora_name}' added successfully.")
+        return _message(f"Success: LoRA adapter '{wanted.lora_name}' added successfully.")
 
     async def _unload(self, values: Mapping[str, str], head: RequestHead, body: bytes) -> Answer:
         wanted = read_parameters(UnloadLora, head, body, others=True)
         await self._remove(wanted.model, wanted.lora_name)
-        return _said(f"Success: LoRA adapter '{wanted.lora_name}' removed successfully.")
+        return _message(f"Success: LoRA adapter '{wanted.lora_name}' removed successfully.")
 
     # ------------------------------------------------------------------------------------ inside
 
@@ -223,5 +229,5 @@ def _done(head: RequestHead, name: str, what: str) -> Answer:
     return Answer(200, pretty_json(Status(f"Adapter {head.headers.get(_ALIAS, name)} {what}")))
 
 
-def _said(text: str) -> Answer:
+def _message(text: str) -> Answer:
     return Answer(200, text.encode(), {"content-type": TEXT})

@@ -14,11 +14,11 @@ from msgspec import UNSET
 from ...config import bounds_of
 from ...config.sources import shown_url
 from ..models.description import ModelDescription, WorkerDescription
-from ..models.served_model import Health
+from ..models.health import Health
 from .types import SETTINGS, DescribedModel, DescribedWorkflow, Device, ListedModel, Worker, WorkerGroup
 
 #: A model's health -> its status in lists.
-_STATUS: Final = {Health.PENDING: "PENDING", Health.FAILED: "FAILED"}
+_STATUS: Final = {Health.PENDING: "PENDING", Health.FAILED: "FAILED", Health.UNLOADED: "UNLOADED"}
 
 
 def listed(model: ModelDescription) -> ListedModel:
@@ -53,7 +53,11 @@ def described(model: ModelDescription) -> DescribedWorkflow:
                 registered_with=parameters,
                 warnings=list(status.config.warnings),
                 failure=model.failure,
+                setback=model.setback,
                 reload_failure=model.reload_failure,
+                memory_bytes=status.memory_bytes if status.ready else 0,
+                idle_seconds=UNSET if status.idle_s is None else round(status.idle_s, 1),
+                expires_at=_time(status.expires_s or 0.0),
             )
         ],
         spec.version or UNSET,
@@ -83,7 +87,9 @@ def _device(name: str) -> Device:
 
 
 def _workers(workers: Sequence[WorkerDescription]) -> list[Worker]:
-    return [Worker(int(one.name), _time(one.started_s), str(one.state).upper(), one.pid) for one in workers]
+    return [
+        Worker(int(worker.name), _time(worker.started_s), str(worker.state).upper(), worker.pid) for worker in workers
+    ]
 
 
 def _time(unix_s: float) -> str:

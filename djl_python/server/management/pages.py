@@ -14,6 +14,8 @@ import msgspec
 
 from ...config import ModelSpec, ServerConfig, registered_spec
 from ...core import logs
+from ...core.access.api_key import ApiKey
+from ...core.access.scopes import Scope
 from ...core.errors import (
     ConfigError,
     ModelConflictError,
@@ -33,11 +35,12 @@ from ..http.answers import pretty_json
 from ..http.request_head import RequestHead
 from ..metrics import CONTENT_TYPE, Metrics
 from ..models.description import ModelDescription
+from ..models.health import Health
 from ..models.registry import ModelRegistry
-from ..models.served_model import Health
 from . import adapters
 from .descriptions import described, listed
 from .parameters import read_parameters
+from .partial import PartialRegistry
 from .types import (
     SETTINGS,
     DescribedWorkflow,
@@ -56,31 +59,32 @@ log = logging.getLogger(__name__)
 
 _MAX_PAGE: Final = 100
 _REFUSALS: Final[dict[int, Bodies]] = {
-    status: {JSON: DjlError} for status in (400, 403, 404, 405, 409, 415, 500, 503, 507)
+    status: {JSON: DjlError} for status in (400, 401, 403, 404, 405, 409, 415, 500, 503, 507)
 }
 _DONE: Final[dict[int, Bodies]] = {200: {JSON: Status}, **_REFUSALS}
 
 
 def _routes() -> Sequence[Route]:
     """DJL's models, and its workflows, which are models here."""
-    found: list[Route] = []
+    routes: list[Route] = []
     for prefix, noun, page in (("/models", "model", ModelPage), ("/workflows", "workflow", WorkflowPage)):
-        one = (f"{prefix}/{{model}}", f"{prefix}/{{model}}/{{version}}")
-        found += [
+        paths = (f"{prefix}/{{model}}", f"{prefix}/{{model}}/{{version}}")
+        routes += [
             Route(
                 *("POST", prefix, f"register_{noun}", Kind.PAGE),
                 summary=f"Register a {noun}, or replace it.",
                 request=Registration,
+                example={"url": "hf://HuggingFaceTB/SmolLM2-135M-Instruct"},
                 query=Registration,
                 responses={**_DONE, 202: {JSON: Status}},
-                manages=True,
+                scope=Scope.MANAGE,
             ),
             Route(
                 *("GET", prefix, f"list_{noun}s", Kind.PAGE),
                 summary=f"The {noun}s, by name.",
                 query=Paging,
                 responses={200: {JSON: page}, **_REFUSALS},
-                manages=True,
+                scope=Scope.MANAGE,
             ),
             *(
                 Route(
@@ -88,20 +92,28 @@ def _routes() -> Sequence[Route]:
                     summary=f"A {noun}'s settings, state and workers.",
                     query=Selection,
                     responses={200: {JSON: list[DescribedWorkflow]}, **_REFUSALS},
-                    manages=True,
+                    scope=Scope.MANAGE,
                 )
-                for path in one
+                for path in paths
             ),
             *(
                 Route(
                     *("PUT", path, "scale", Kind.PAGE),
                     summary=f"Change how many workers a {noun} has.",
                     request=Scaling,
+                    example={"min_worker": 1},
                     query=Scaling,
                     responses={**_DONE, 202: {JSON: Status}},
-                    manages=True,
+                    scope=Scope.MANAGE,
                 )
-                for path in one
+                for path in paths
+            ),
+            Route(
+                *("POST", f"{prefix}/{{model}}/unload", "unload_model", Kind.PAGE),
+                summary=f"End a {noun}'s workers, once their requests are answered; its next request starts others.",
+                query=Selection,
+                responses=_DONE,
+                scope=Scope.MANAGE,
             ),
             *(
                 Route(
@@ -109,12 +121,12 @@ def _routes() -> Sequence[Route]:
                     summary=f"Remove a {noun}; its requests are answered first.",
                     query=Selection,
                     responses=_DONE,
-                    manages=True,
+                    scope=Scope.MANAGE,
                 )
-                for path in one
+                for path in paths
             ),
         ]
-    return found
+    return routes
 
 
 ROUTES: Final = (
@@ -124,14 +136,16 @@ ROUTES: Final = (
         *("POST", "/server/logging", "logging", Kind.PAGE),
         summary="Change what is logged.",
         request=LogLevel,
+        example={"level": "INFO"},
         query=LogLevel,
         responses=_DONE,
-        manages=True,
+        scope=Scope.MANAGE,
     ),
     Route(
         *("GET", "/server/metrics", "server_metrics", Kind.PAGE),
         summary="What /metrics shows, or of that what name[] names.",
         responses={200: {TEXT: str}},
+        scope=Scope.METRICS,
     ),
 )
 
@@ -141,7 +155,7 @@ Page = Callable[[Mapping[str, str], RequestHead, bytes], Answer | Awaitable[Answ
 class Management:
     """Answers the routes. Attribute `pages`: by operation."""
 
-    def __init__(self, config: ServerConfig, registry: ModelRegistry, metrics: Metrics) -> None:
+    def __init__(self, config: ServerConfig, registry: ModelRegistry | PartialRegistry, metrics: Metrics) -> None:
         self._config = config
         self._registry = registry
         self._metrics = metrics
@@ -153,11 +167,20 @@ class Management:
             "list_workflows": self._list_workflows,
             "describe": self._describe,
             "scale": self._scale,
+            "unload_model": self._unload,
             "unregister": self._unregister,
             "logging": self._logging,
             "server_metrics": self._server_metrics,
             **adapters.AdapterManagement(config, registry).pages,
         }
+
+    def of(self, key: ApiKey) -> Management:
+        """Management by the holder of this key."""
+        if not key.models or isinstance(self._registry, PartialRegistry):
+            return self
+        partial = Management(self._config, PartialRegistry(self._registry, key), self._metrics)
+        partial._later = self._later
+        return partial
 
     # ------------------------------------------------------------------------------------ what is there
 
@@ -168,7 +191,9 @@ class Management:
     def _list_workflows(self, values: Mapping[str, str], head: RequestHead, body: bytes) -> Answer:
         models, token = self._page(head)
         entries = [listed(model) for model in models]
-        return _json(WorkflowPage([ListedWorkflow(one.model_name, one.version) for one in entries], entries, **token))
+        return _json(
+            WorkflowPage([ListedWorkflow(entry.model_name, entry.version) for entry in entries], entries, **token)
+        )
 
     def _page(self, head: RequestHead) -> tuple[Sequence[ModelDescription], dict[str, str]]:
         """A page of the list, and the token for the next one where there is one."""
@@ -179,8 +204,9 @@ class Management:
         token = {"next_page_token": str(end)} if end < len(models) else {}
         return models[paging.next_page_token : end], token
 
-    def _describe(self, values: Mapping[str, str], head: RequestHead, body: bytes) -> Answer:
+    async def _describe(self, values: Mapping[str, str], head: RequestHead, body: bytes) -> Answer:
         version = _version(values, read_parameters(Selection, head, b""))
+        await self._registry.residence.measure()
         return _json([described(model) for model in self._registry.describe(values["model"], version)])
 
     # ------------------------------------------------------------------------------------ what is changed
@@ -188,7 +214,7 @@ class Management:
     def _register(self, noun: str, head: RequestHead, body: bytes) -> Answer | Awaitable[Answer]:
         wanted = read_parameters(Registration, head, body)
         spec = self._spec(wanted)
-        known = any(one.spec.version == spec.version for one in self._versions(spec.name))
+        known = any(registered.spec.version == spec.version for registered in self._versions(spec.name))
         if known and not wanted.reload:
             version = f" version {spec.version}" if spec.version else ""
             raise ModelConflictError(
@@ -197,7 +223,7 @@ class Management:
         if known:
             work = self._reload(spec, keep_workers=wanted.min_worker is None)
         else:
-            # As in DJL, a model that does not load goes again, unless nobody waits to hear it.
+            # As in DJL, a model that does not load is unregistered, unless the request does not wait.
             work = _registered(self._registry.register(spec, stays=not wanted.synchronous))
         if wanted.synchronous:
             return _when(work, f'{noun} "{spec.name}" registered.')
@@ -231,22 +257,23 @@ class Management:
             raise ParameterError(exc.message, "model_name") from exc
 
     def _registered_spec(self, wanted: Registration) -> ModelSpec:
-        """What a model was registered as that is to be loaded again from where it was."""
+        """The spec with which a model was registered, to load it again from the same place."""
         if not wanted.reload:
             raise PayloadError("url: required, expected a non-empty string", "url")
         if not wanted.model_name:
             raise PayloadError("model_name: required, as there is no url", "model_name")
-        (found,) = self._registry.describe(wanted.model_name, wanted.model_version)
-        return found.spec
+        (registered,) = self._registry.describe(wanted.model_name, wanted.model_version)
+        return registered.spec
 
     async def _reload(self, spec: ModelSpec, *, keep_workers: bool) -> None:
-        """Load a model again. What its registration set holds where this one sets nothing."""
-        (was,) = (one.spec for one in self._versions(spec.name) if one.spec.version == spec.version)
+        """Load a model again. Settings of its registration hold unless this request sets them."""
+        (was,) = (version.spec for version in self._versions(spec.name) if version.spec.version == spec.version)
         merged = msgspec.structs.replace(
             spec,
             engine=spec.engine or was.engine,
             devices=spec.devices or was.devices,
             parameters=tuple({**dict(was.parameters), **dict(spec.parameters)}.items()),
+            settings=was.settings,
         )
         await _registered(self._registry.reload(spec.name, spec.version, merged, keep_workers=keep_workers))
 
@@ -278,6 +305,12 @@ class Management:
         )
         return _when(_all(scaled), "\n".join(done))
 
+    async def _unload(self, values: Mapping[str, str], head: RequestHead, body: bytes) -> Answer:
+        version = _version(values, read_parameters(Selection, head, b""))
+        models = self._registry.describe(values["model"], version)
+        await _all([self._registry.release((model.spec.name, model.spec.version)) for model in models])
+        return _json(Status(f'Model "{values["model"]}" unloaded'))
+
     def _unregister(self, values: Mapping[str, str], head: RequestHead, body: bytes) -> Awaitable[Answer]:
         version = _version(values, read_parameters(Selection, head, b""))
         ending = self._registry.unregister(values["model"], version)
@@ -295,16 +328,16 @@ class Management:
         names = [value for name, value in head.query if name in ("name[]", "name")]
         return Answer(200, self._metrics.render(names), {"content-type": CONTENT_TYPE})
 
-    def _begin(self, work: Coroutine[Any, Any, None], said: str) -> Answer:
+    def _begin(self, work: Coroutine[Any, Any, None], message: str) -> Answer:
         """Answer at once; `describe` shows how far it is."""
         task = asyncio.create_task(_quietly(work))
         self._later.add(task)
         task.add_done_callback(self._later.discard)
-        return _json(Status(said), 202)
+        return _json(Status(message), 202)
 
 
 def _version(values: Mapping[str, str], wanted: Selection) -> str | None:
-    """The version that is meant: "" is the one without a version; None: all of them."""
+    """The selected version: "" is the one without a version; None: all of them."""
     version = values.get("version")
     if not wanted.unversioned:
         return version
@@ -332,13 +365,13 @@ async def _registered(registering: asyncio.Task[Any]) -> None:
         raise _refused(exc) from exc
 
 
-async def _when(work: Coroutine[Any, Any, None], said: str) -> Answer:
+async def _when(work: Coroutine[Any, Any, None], message: str) -> Answer:
     await work
-    return _json(Status(said))
+    return _json(Status(message))
 
 
 async def _quietly(work: Coroutine[Any, Any, None]) -> None:
-    """Work that nobody waits for: why it failed, descriptions and the log say."""
+    """Work that nobody waits for; descriptions and the log show why it failed."""
     try:
         await work
     except ServingError as exc:

@@ -1,4 +1,4 @@
-"""What a management request says: in its query, or in a body of JSON or of a form. The query wins.
+"""The parameters of a management request: from its query, or from a body of JSON or of a form. The query wins.
 
 Runs in the front end.
 """

@@ -11,21 +11,23 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from ...config.settings import DEVICES_EXPECTED, DEVICES_PATTERN
+from ...config.settings.values import DEVICES_EXPECTED, DEVICES_PATTERN
 
 _AtLeast1 = Annotated[int, Meta(ge=1)]
-#: What an adapter may be called: it stands in paths and in OpenAI's `model`.
+#: The pattern of adapters' names: they stand in paths and in OpenAI's `model`.
 ADAPTER_NAME: Final = r"^(?!\.)[\w.\-]([\w.\-/:@ ]{0,254}[\w.\-])?$"
 ADAPTER_NAME_EXPECTED: Final = "1 to 256 letters, digits and any of ._-/:@"
 _Devices = Annotated[str, Meta(pattern=DEVICES_PATTERN, extra={"expected": DEVICES_EXPECTED})]
 
 
-#: Parameters of a registration -> the settings that they are, in the files of a model; the first has its name here.
+#: Parameters of a registration -> the settings that they set.
 SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "job_queue_size": ("job_queue_size",),
     "batch_size": ("batch_size",),
     "max_batch_delay": ("max_batch_delay",),
     "max_idle_time": ("max_idle_time",),
+    "dtype": ("option.dtype",),
+    "quantize": ("option.quantize",),
     "min_worker": ("minWorkers", "cpu.minWorkers", "gpu.minWorkers"),
     "max_worker": ("maxWorkers", "cpu.maxWorkers", "gpu.maxWorkers"),
 }
@@ -49,6 +51,8 @@ class Registration(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
     batch_size: _AtLeast1 | None = None
     max_batch_delay: Annotated[int, Meta(ge=0, description="Milliseconds.")] | None = None
     max_idle_time: Annotated[int, Meta(ge=1, description="Seconds.")] | None = None
+    dtype: Annotated[str | None, Meta(description="As option.dtype.")] = None
+    quantize: Annotated[str | None, Meta(description="As option.quantize.")] = None
     min_worker: Annotated[int, Meta(ge=1, description="Workers on each device.")] | None = None
     max_worker: _AtLeast1 | None = None
     synchronous: Annotated[bool, Meta(description="Answer when it is loaded; otherwise at once.")] = True
@@ -62,7 +66,7 @@ class Registration(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """What of a model is meant, where the path has no version: all its versions, or one of them."""
+    """The versions that a request means, where the path has none: all, or one."""
 
     unversioned: Annotated[bool, Meta(description="Only the one that was registered without a version.")] = False
 
@@ -93,7 +97,7 @@ class AdapterRegistration(msgspec.Struct, frozen=True, forbid_unknown_fields=Fal
 
 
 class AdapterUpdate(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
-    """POST /models/{model}/adapters/{adapter}/update: what is to be another thing than it was."""
+    """POST /models/{model}/adapters/{adapter}/update: the changed properties."""
 
     src: Annotated[str, Meta(description="If absent, where it was: it is read again.")] = ""
     preload: bool | None = None
@@ -218,10 +222,13 @@ class WorkerGroup(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class DescribedModel(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A model's settings and state. `status`: Healthy, Unhealthy (workers are missing), PENDING or FAILED.
+    """A model's settings and state. `status`: Healthy, Unhealthy (workers are missing), PENDING, FAILED, or Unloaded
+    until a request comes.
 
-    `failure` says why it, or a worker of it, did not load, `reloadFailure` why the last reload left it as it was;
-    `registeredWith` has the parameters of its registration, and `warnings` what of its settings is not as it reads.
+    `failure` says why it, or a worker of it, did not load; `setback`, why workers that served do not restart;
+    `reloadFailure`, why the last reload failed. `registeredWith` has the parameters of its registration; `warnings`
+    lists settings that do not do what they say. `memoryBytes` is what a loaded model's workers have, `idleSeconds` how
+    long it has had no request, `expiresAt` when it is unloaded if none comes.
     """
 
     model_name: str
@@ -238,7 +245,11 @@ class DescribedModel(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     registered_with: dict[str, str] = {}
     warnings: list[str] = []
     failure: str = ""
+    setback: str = ""
     reload_failure: str = ""
+    memory_bytes: int = 0
+    idle_seconds: float | UnsetType = UNSET
+    expires_at: str = ""
 
 
 class DescribedWorkflow(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

@@ -1,4 +1,4 @@
-"""The served models: which there are, their workers, and the calls that these answer. Knows no HTTP.
+"""The served models: their registry, their workers, and the calls that workers answer. Knows no HTTP.
 
 Runs in the front end's event loop.
 """

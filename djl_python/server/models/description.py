@@ -1,4 +1,4 @@
-"""What can be said of a registered model and its workers.
+"""Descriptions of a registered model and its workers.
 
 Used in the front end.
 """
@@ -6,13 +6,14 @@ Used in the front end.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...config import ModelSpec
-from ...dialects.shared.base import ModelStatus
-from ...ipc.protocol import Status
+from ...dialects.shared.views import ModelStatus
+from ...ipc.protocol import Status, WorkerInfo
+from .health import Health
 from .replica import WorkerState
-from .served_model import Health, ServedModel
+from .served_model import ServedModel
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,9 @@ class ModelDescription:
     Attributes:
         spec: as it was registered.
         failure: why it, or one of its workers, did not load; "" if that did not happen.
+        setback: that its workers do not start again, and why; "" if they do.
         reload_failure: why the last reload left it as it was; "" if none did.
-        example: a JSON body that it answers; "" where its handler says none.
+        info: what the first of its workers that has loaded says of itself.
         at_startup: whether the server began with it.
         doing, step: as in `Registration`.
         successor: the workers of the instance that loads beside it.
@@ -56,20 +58,32 @@ class ModelDescription:
     workers: Sequence[WorkerDescription]
     reload_failure: str = ""
     at_startup: bool = False
-    example: str = ""
+    info: WorkerInfo = field(default_factory=WorkerInfo)
     doing: str = ""
+    setback: str = ""
     step: Status | None = None
     successor: Sequence[WorkerDescription] = ()
 
 
 def described(spec: ModelSpec, model: ServedModel) -> ModelDescription:
-    """A model as it is now, but for what its registration knows."""
-    return ModelDescription(spec, model.status, model.health, model.failure, workers_of(model), example=model.example)
+    """A model as it is now, without the facts that only its registration has."""
+    why = next((replica.setback for replica in model.replicas if replica.setback), "")
+    return ModelDescription(
+        spec,
+        model.status,
+        model.health,
+        model.failure,
+        workers_of(model),
+        info=model.info,
+        setback=f"{model.setback}: {why}" if model.setback else "",
+    )
 
 
 def workers_of(model: ServedModel) -> Sequence[WorkerDescription]:
     """The workers of an instance of a model."""
     return [
-        WorkerDescription(one.name, one.state, one.device, one.started_s, one.pid, one.progress, one.setback)
-        for one in model.workers
+        WorkerDescription(
+            worker.name, worker.state, worker.device, worker.started_s, worker.pid, worker.progress, worker.setback
+        )
+        for worker in model.workers
     ]

@@ -8,15 +8,20 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from typing import Protocol
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, Protocol
 
-from ...core.engine_info import EngineInfo
 from ...core.errors import ServingError
-from ...ipc.protocol import AnyMessage, Call, Trace
+from ...ipc.protocol import AnyMessage, Call, Trace, UsageReport, WorkerInfo
+from .routing.trail import NO_TRAIL, Trail
+
+#: One in so many of a worker's places for waiting calls is for tenants that have no call there.
+_SHARE_OF_NEWCOMERS: Final = 8
 
 
 class Client(Protocol):
-    """The origin of a call, which is told what to write. No method raises."""
+    """The client of a call, which receives its answer. No method raises."""
 
     def sent(self) -> None:
         """The call has been sent to a worker; its body need not be held any more."""
@@ -31,7 +36,11 @@ class Client(Protocol):
         ...
 
     def noted(self, notes: Trace) -> None:
-        """Something for the call's span, before the answer's end; only for a call that is traced."""
+        """Events for the call's span, before the answer's end; only for a traced call."""
+        ...
+
+    def used(self, usage: UsageReport) -> None:
+        """How many tokens the call has had; only for a call that is counted, and also for one that was cancelled."""
         ...
 
     def break_off(self) -> None:
@@ -47,11 +56,13 @@ class Worker(Protocol):
     """A loaded worker, as the pool sees it."""
 
     name: str
-    capacity: int  # calls that it takes
-    at_once: int  # of these, how many run at once: the others wait in it
-    queries: int  # queries that it takes in addition; 0: queries count as calls
-    engine: EngineInfo | None  # what runs its model, if it has an engine
+    info: WorkerInfo  # what it says of itself
     spare: bool  # whether it may go again when there is less to do: of two that have as much, it is given no more
+
+    @property
+    def node(self) -> str:
+        """The machine that it runs on; "": this one."""
+        ...
 
     def send(self, message: AnyMessage) -> None:
         """Queue a message for the worker.
@@ -65,12 +76,8 @@ class Worker(Protocol):
         """Send the queued messages now."""
         ...
 
-    def said(self, message: AnyMessage) -> None:
+    def handle_message(self, message: AnyMessage) -> None:
         """Handle a message from the worker that is about no call."""
-        ...
-
-    def hang_up(self, reason: str) -> None:
-        """End the worker, which no longer answers. `Pool.remove` follows."""
         ...
 
 
@@ -79,124 +86,210 @@ class Flight:
 
     Attributes:
         query: whether the call is a query, which generates nothing.
-        background: whether it is a batch's: others go before it, and it takes a part of the places only.
-        beside: whether it takes one of the worker's places for queries, and none of those for calls.
+        background: whether a batch sent it: other calls go first, and batches get only a share of the slots.
+        in_query_slot: whether it occupies one of the worker's slots for queries, and none of those for calls.
         heard_at: when its answer last progressed, in the loop's time.
+        precedence: whose it is and how urgent.
+        kept: the call, to be sent to another worker if its own is lost; None: it will not be.
+        rerun: whether that has happened.
+        had: how many tokens it has had in its worker, of prompts and generated ones.
+        counted: how many of each its client has been told of; more than it has had, where its first worker was lost.
+        trail: what its worker is chosen by.
     """
 
     __slots__ = (
+        "_on_end",
         "accepted_s",
         "background",
-        "beside",
         "broken",
         "call",
         "client",
-        "dispatched_at",
+        "counted",
+        "had",
         "heard_at",
         "id",
+        "in_query_slot",
+        "kept",
         "last",
         "pieces",
+        "precedence",
         "query",
+        "rerun",
         "timer",
+        "trail",
         "worker",
     )
 
-    def __init__(self, call: Call, client: Client, now: float, query: bool, *, background: bool = False) -> None:
+    def __init__(
+        self,
+        call: Call,
+        client: Client,
+        now: float,
+        query: bool,
+        *,
+        background: bool = False,
+        trail: Trail = NO_TRAIL,
+        on_end: Callable[[], None] | None = None,
+    ) -> None:
         self.id = call.id
+        self._on_end = on_end
+        self.precedence = call.precedence
         self.query = query
         self.background = background
-        self.beside = False
+        self.trail = trail
+        self.in_query_slot = False
         self.call: Call | None = call  # dropped once sent: the body may be large
+        self.kept: Call | None = None
+        self.rerun = False
+        self.had = self.counted = (0, 0)
         self.client = client
         self.accepted_s = time.monotonic()  # an event loop's own clock may stand still within an iteration
-        self.dispatched_at = self.heard_at = now
-        self.worker: Place | None = None
+        self.heard_at = now
+        self.worker: WorkerSlots | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.pieces: list[bytes] = []
         self.last = False
         self.broken = False
 
+    def uncounted(self, report: UsageReport) -> UsageReport:
+        """Add what a worker reports; returns how much of it its client has not been told of, when it ran before."""
+        self.had = prompt, generated = self.had[0] + report.prompt_tokens, self.had[1] + report.generated_tokens
+        before = self.counted
+        self.counted = max(prompt, before[0]), max(generated, before[1])
+        return UsageReport(self.id, self.counted[0] - before[0], self.counted[1] - before[1])
 
-class Place:
-    """A worker and the calls that it has.
+    def end(self) -> None:
+        """It neither waits nor occupies a worker any more: tell who asked to be told, once."""
+        on_end, self._on_end = self._on_end, None
+        if on_end is not None:
+            on_end()
+
+
+class WorkerSlots:
+    """The slots of a worker, and the calls that occupy them. Is a `routing.router.Candidate`.
 
     Attributes:
-        leaving: calls whose clients have gone, until the worker says that it has released them: a running function
-            can't be interrupted.
-        heard_at: when the worker last sent anything, on the loop's clock, in seconds.
-        suspect: a call has timed out, and nothing has come since: no new calls until something does, or for some time.
-        silences: how many calls in a row timed out while the worker sent nothing.
+        abandoned: calls whose clients have gone, until the worker has released them: a running function can't be
+            interrupted.
+        suspect: whether a call has timed out and the worker has sent nothing since: it gets no calls until it does, or
+            for some time.
+        held: no new calls, because the worker does not respond.
         idle_since_s: since when it has no call, in `time.monotonic`'s seconds, if it has none.
+        crowded_since_s: since when it has reported calls that wait in it, on the same clock; None: it has none.
     """
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.flights: dict[int, Flight] = {}
-        self.leaving: dict[int, Flight] = {}
-        self.queries = 0  # calls in both dicts that are `beside`
+        self.abandoned: dict[int, Flight] = {}
+        self.queries = 0  # calls in both dicts that are `in_query_slot`
         self.background = 0  # calls in both dicts that are a batch's
-        self.heard_at = 0.0
+        self.tenants = Counter[str]()  # calls in both dicts that are neither, by tenant
         self.suspect = False
-        self.silences = 0
+        self.held = False
         self.idle_since_s = time.monotonic()
+        self.crowded_since_s: float | None = None
         self._emptied: asyncio.Event | None = None  # of a worker that retires: set when no client waits for it
 
     @property
-    def taken(self) -> int:
-        """How many calls occupy the worker, including those in `leaving`."""
-        return len(self.flights) + len(self.leaving)
+    def name(self) -> str:
+        """The worker's."""
+        return self.worker.name
 
-    def has_room(self, query: bool) -> bool:
-        """Whether the worker can take one more call, or one more query."""
-        if self.suspect or self._emptied is not None:
+    @property
+    def at_once(self) -> int:
+        """How many calls run in the worker at once."""
+        return self.worker.info.at_once
+
+    @property
+    def spare(self) -> bool:
+        """Whether the worker may go again when there is less to do."""
+        return self.worker.spare
+
+    @property
+    def shares_prefixes(self) -> bool:
+        """Whether its engine keeps what it has computed of a prompt for others that begin like it."""
+        engine = self.worker.info.engine
+        return engine is not None and engine.shares_prefixes
+
+    @property
+    def taken(self) -> int:
+        """How many calls occupy the worker, including those in `abandoned`."""
+        return len(self.flights) + len(self.abandoned)
+
+    def has_room(self, query: bool, tenant: str | None = None) -> bool:
+        """Whether the worker can take one more call, or one more query.
+
+        Of the calls that would only wait in the worker, an eighth is for tenants that have none there: another
+        tenant's flood does not keep them outside.
+
+        Args:
+            tenant: whose call it is; None: any tenant's.
+        """
+        if self.suspect or self.held or self._emptied is not None:
             return False
-        if query and self.worker.queries:
-            return self.queries < self.worker.queries
-        return self.taken - self.queries < self.worker.capacity
+        if query and self.worker.info.queries:
+            return self.queries < self.worker.info.queries
+        info = self.worker.info
+        left = info.capacity - (self.taken - self.queries)
+        if tenant is None or not self.tenants[tenant]:
+            return left > 0
+        return left > (info.capacity - info.at_once) // _SHARE_OF_NEWCOMERS
 
     @property
     def others(self) -> int:
-        """Calls that are no batch's and no queries, those in `leaving` included."""
+        """Interactive calls (of no batch, and no queries), including those in `abandoned`."""
         return self.taken - self.queries - self.background
 
-    def has_room_behind(self, share: float) -> bool:
-        """Whether the worker can take one more call of a batch, which together are this share of those that run.
+    def has_batch_room(self, share: float) -> bool:
+        """Whether the worker can take one more call of a batch; batches get this share of its running calls.
 
-        With all of them, some wait in the worker, so that each that ends has a successor at hand.
+        With a share of 1, some calls wait in the worker, so that each one that ends has a successor at hand.
         """
-        most = self.worker.capacity if share >= 1 else max(1, int(self.worker.at_once * share))
+        most = self.worker.info.capacity if share >= 1 else max(1, int(self.worker.info.at_once * share))
         return self.has_room(False) and self.background < most
+
+    def crowd(self, waiting: float) -> bool:
+        """Take note of how many calls wait in the worker for its engine; whether the first one has begun to."""
+        before = self.crowded_since_s
+        self.crowded_since_s = (before or time.monotonic()) if waiting else None
+        return bool(waiting) and before is None
 
     def retire(self) -> asyncio.Event:
         """Make no more room; the event is set once every call whose client waits has ended."""
         self._emptied = self._emptied or asyncio.Event()
-        self._tell_if_empty()
+        self._set_if_empty()
         return self._emptied
 
     def enter(self, flight: Flight) -> None:
         """Record that the worker has a call."""
         self.flights[flight.id] = flight
         flight.worker = self
-        flight.beside = flight.query and self.worker.queries > 0
-        self.queries += flight.beside
+        flight.in_query_slot = flight.query and self.worker.info.queries > 0
+        self.queries += flight.in_query_slot
         self.background += flight.background
+        if not (flight.in_query_slot or flight.background):
+            self.tenants[flight.precedence.tenant] += 1
 
     def abandon(self, flight: Flight) -> None:
         """Record that a call was cancelled; it still occupies the worker."""
-        self.leaving[flight.id] = self.flights.pop(flight.id)
-        self._tell_if_empty()
+        self.abandoned[flight.id] = self.flights.pop(flight.id)
+        self._set_if_empty()
 
-    def leave(self, flight: Flight) -> None:
+    def release(self, flight: Flight) -> None:
         """Record that a call no longer occupies the worker."""
         if self.flights.pop(flight.id, None) is None:
-            del self.leaving[flight.id]
-        self.queries -= flight.beside
+            del self.abandoned[flight.id]
+        self.queries -= flight.in_query_slot
         self.background -= flight.background
+        if not (flight.in_query_slot or flight.background):
+            self.tenants[flight.precedence.tenant] -= 1
+            self.tenants += Counter()  # forgets those at 0
         if not self.taken:
             self.idle_since_s = time.monotonic()
-        self._tell_if_empty()
+        self._set_if_empty()
 
-    def _tell_if_empty(self) -> None:
+    def _set_if_empty(self) -> None:
         if self._emptied is not None and not self.flights:
             self._emptied.set()
 

@@ -13,15 +13,17 @@ from .registration import reason_of_end
 from .served_model import ServedModel
 
 
-class Instances:
+class ModelInstances:
     """Starts and ends instances.
 
     Args:
         drain_timeout_s: how many seconds the requests to an instance that ends get to finish.
+        max_workers: how many workers of an instance are started, whatever it says; None: as many as it says.
     """
 
-    def __init__(self, drain_timeout_s: float) -> None:
+    def __init__(self, drain_timeout_s: float, max_workers: int | None = None) -> None:
         self._drain_timeout_s = drain_timeout_s
+        self._max_workers = max_workers
         self._running: list[ServedModel] = []
 
     @property
@@ -32,11 +34,11 @@ class Instances:
     def start(self, model: ServedModel) -> None:
         """Start an instance's workers."""
         self._running.append(model)
-        model.start()
+        model.start(self._max_workers)
 
     async def retire(self, model: ServedModel) -> None:
         """Let an instance that gets no more requests answer those that it has, and end it."""
-        model.pool.send_batches_away()
+        model.pool.close_batches()
         with suppress(TimeoutError):  # `stop` fails the remaining requests
             async with asyncio.timeout(self._drain_timeout_s):
                 await model.pool.wait_idle()

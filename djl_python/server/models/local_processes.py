@@ -7,53 +7,111 @@ whole process group is killed when it ends, so that an engine never outlives its
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import signal
+import socket
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 from ...config import worker_environment
-from ...core.errors import ModelLoadError
-from ...ipc.processes import spawn
+from ...core.errors import ModelLoadError, lacks_machine, lacks_memory, load_error
+from ...ipc.joining import Endpoint
+from ...ipc.process_state import halted
+from ...ipc.processes import spawn_on
+from ...ipc.protocol import Status
 from .placement import ReplicaSpec, Started
 
 WORKER_MODULE: Final = "djl_python.worker"
 
 
+@dataclass(frozen=True)
+class WorkerProcess:
+    """A worker's process; the attributes are those of `Started`."""
+
+    exited: asyncio.Future[str]
+    kill: Callable[[], None]
+    pid: int
+    halted: Callable[[], bool]
+
+
 class LocalProcesses:
-    """A `Placement` that runs each worker as `python -m WORKER_MODULE`, with its model's interpreter."""
+    """A `Placement` that runs each worker as `python -m WORKER_MODULE`, with its model's interpreter.
 
-    def __init__(self, worker_module: str = WORKER_MODULE) -> None:
+    Args:
+        output: a descriptor that workers log and print to; None: this process's stdout and stderr.
+    """
+
+    def __init__(self, worker_module: str = WORKER_MODULE, *, output: int | None = None) -> None:
         self._worker_module = worker_module
+        self._output = output
 
-    async def start(self, spec: ReplicaSpec) -> Started:
-        """Spawn a worker in its model's directory.
+    @classmethod
+    def made(cls, endpoint: Endpoint) -> LocalProcesses:
+        """The placement; there are no other machines to reach."""
+        return cls()
+
+    async def start(self, spec: ReplicaSpec, report: Callable[[Status], None] = lambda _: None) -> Started:
+        """Spawn a worker in its model's directory, at the other end of a socket pair.
+
+        Raises:
+            ModelLoadError: as `start_on`.
+        """
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as exc:
+            raise _no_process(exc) from exc
+        try:
+            worker = await self.start_on(spec, theirs)
+        except BaseException:
+            ours.close()
+            raise
+        return Started(ours, worker.exited, worker.kill, worker.pid, worker.halted)
+
+    async def start_on(self, spec: ReplicaSpec, theirs: socket.socket) -> WorkerProcess:
+        """Spawn a worker in its model's directory. The connected socket is the worker's from then on.
 
         Raises:
             ModelLoadError: the interpreter, or the directory, can't be used.
+            MachineLoadError, MemoryLoadError: the machine has no descriptor, process or memory left.
         """
         config = spec.config
         executable, directory = config.runtime.executable or sys.executable, config.path
         try:
-            process, connection = await spawn(
+            process = await spawn_on(
+                theirs,
                 self._worker_module,
                 log_name=f"{config.label}/{spec.name}",
                 executable=executable,
                 cwd=directory or None,
                 env=worker_environment(config),
                 new_session=True,
+                output=self._output,
             )
-        except OSError as exc:  # which does not tell which of the two it is about
+        except OSError as exc:
+            if lacks_memory(exc) or lacks_machine(exc):
+                raise _no_process(exc) from exc
+            # The error does not tell which of the two it is about.
             at_fault = executable if not directory or os.access(directory, os.X_OK) else directory
-            raise ModelLoadError(f"{at_fault}: {exc.strerror or exc}") from exc
+            raise load_error(f"{at_fault}: {exc.strerror or exc}") from exc
         exited = asyncio.create_task(_end_of(process))
 
         def kill() -> None:
             if not exited.done():  # later, the group's number may be another's
                 _kill_group(process.pid)
 
-        return Started(connection, exited, kill, process.pid)
+        return WorkerProcess(exited, kill, process.pid, functools.partial(halted, process.pid))
+
+    async def close(self) -> None:
+        """Nothing is left once the workers have ended."""
+
+
+def _no_process(error: OSError) -> ModelLoadError:
+    why = f"no process can be started: {error.strerror}"
+    return load_error(why, no_memory=lacks_memory(error), lacking=True)
 
 
 async def _end_of(process: asyncio.subprocess.Process) -> str:

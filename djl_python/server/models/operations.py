@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
@@ -23,10 +24,16 @@ Key = tuple[str, str]
 
 
 class Operations:
-    """The operations that have been begun and not ended yet."""
+    """The operations that have been begun and not ended yet.
 
-    def __init__(self) -> None:
+    Args:
+        on_end: called with the key of each that has ended.
+    """
+
+    def __init__(self, on_end: Callable[[Key], None] = lambda _key: None) -> None:
+        self._on_end = on_end
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._begun: Counter[Key] = Counter()
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()  # kept by those that wait for them
 
     def begin(
@@ -38,7 +45,20 @@ class Operations:
             async with self._locks.setdefault(key, asyncio.Lock()):
                 return await operation(*arguments, **options)
 
-        return self._keep(in_turn())
+        def ended(_task: asyncio.Task[T]) -> None:
+            self._begun[key] -= 1
+            if not self._begun[key]:
+                del self._begun[key]
+            self._on_end(key)
+
+        self._begun[key] += 1
+        task = self._keep(in_turn())
+        task.add_done_callback(ended)
+        return task
+
+    def busy(self, key: Key) -> bool:
+        """Whether an operation with this key has been begun and has not ended."""
+        return key in self._begun
 
     def together(self, tasks: Iterable[asyncio.Task[None]]) -> asyncio.Task[None]:
         """A task that is done when all of these are."""

@@ -1,4 +1,4 @@
-"""A model from its registration to its end: what the registry knows of it.
+"""The registry's record of a model, from its registration to its end.
 
 Runs in the front end's event loop.
 """
@@ -31,8 +31,8 @@ class Registration:
         at_startup: whether the server began with it.
         workers: the bounds that were set at run time, of each device; None: those of its configuration.
         reload_failure: why the last reload left it as it was; "" if none did.
-        doing: what is being done with it: "loading", "reloading" or "scaling"; "" if nothing is.
-        step: what of that no worker tells, such as the installation of packages; None: nothing.
+        doing: what is being done with it: "loading", "unloading", "reloading" or "scaling"; "" if nothing is.
+        step: progress that no worker reports, such as the installation of packages; None: nothing.
         successor: the instance that loads beside the present one; None: none does.
         ended: set once it is unregistered.
     """
@@ -66,7 +66,7 @@ class Registration:
 
     @contextlib.contextmanager
     def busy(self, doing: str) -> Iterator[None]:
-        """This is what is being done with it in this block."""
+        """Set `doing` in this block."""
         self.doing = doing
         try:
             yield
@@ -74,17 +74,17 @@ class Registration:
             self.doing, self.step, self.successor = "", None, None
 
     def now(self, what: str) -> None:
-        """This is what of it is being done now; "": what its workers tell."""
+        """Set `step`; "": its workers report the progress."""
         self.step = Status("loading", what) if what else None
 
-    def telling(self, on_progress: Callable[[ServedModel, Status], None]) -> Callable[[Status], None]:
-        """Takes what is being done now, and passes it on."""
+    def reporting(self, on_progress: Callable[[ServedModel, Status], None]) -> Callable[[Status], None]:
+        """A function that records progress, and passes it on."""
 
-        def tell(status: Status) -> None:
+        def report(status: Status) -> None:
             self.step = status
             on_progress(self.model, status)
 
-        return tell
+        return report
 
     async def change_adapter(self, change: AdapterOperation) -> None:
         """Make a change, unless the model is unregistered meanwhile."""
@@ -104,7 +104,7 @@ class Registration:
 
 
 class Unloaded:
-    """Registrations that have ended in such a way that they can begin again; in the order in which they ended."""
+    """Ended registrations that can begin again, in the order in which they ended."""
 
     def __init__(self) -> None:
         self._by_key: dict[Key, Registration] = {}
@@ -114,16 +114,16 @@ class Unloaded:
 
     @property
     def names(self) -> Sequence[str]:
-        """Of their models, each once."""
+        """The names of the registered models, each once."""
         return list(dict.fromkeys(name for name, _ in self._by_key))
 
     def versions(self, name: str) -> Sequence[Registration]:
         """Those of a model; none where there is none."""
-        return [one for one in self if one.spec.name == name]
+        return [registration for registration in self if registration.spec.name == name]
 
     def add(self, registrations: Sequence[Registration]) -> None:
         """Keep them."""
-        self._by_key |= {one.key: one for one in registrations}
+        self._by_key |= {registration.key: registration for registration in registrations}
 
     def discard(self, key: Key) -> None:
         """Forget one, if it is there."""
@@ -131,11 +131,11 @@ class Unloaded:
 
 
 def reason_of_end(model: ServedModel) -> str:
-    """Why the last requests of a model that goes fail, if they do."""
+    """The reason with which the last requests of a removed model may fail."""
     return f"model {model.config.name!r} is being unloaded"
 
 
 def not_loaded(model: ServedModel) -> ModelLoadError:
-    """The error of whoever waits for a model that has failed to load."""
+    """The error for those who wait for a model that has failed to load."""
     cause = (model.failure.strip().splitlines() or ["its worker has ended"])[-1]  # a traceback's exception
     return load_error(f"model {model.config.name!r} did not load: {cause}", no_memory=model.no_memory)

@@ -1,21 +1,25 @@
-"""Models come, change and go while the server runs: register, scale, reload, unregister, and what is there now.
+"""The registry: registers, scales, reloads, unregisters and describes models while the server runs.
 
-Runs in the front end's event loop. What takes long in reading a model's configuration (downloads, archives, files) is
-done in other threads.
+Runs in the front end's event loop. Slow parts of reading a model's configuration (downloads, archives, files) run in
+other threads.
 
 Two operations on one model (a name and a version) take place one after the other, in the order in which they were
-begun; those on different models side by side. `unregister` alone does not wait for what was begun before: it ends it.
-A request that has been admitted is answered by the workers of the instance that admitted it, whatever becomes of the
+begun; those on different models side by side. `unregister` alone does not wait for earlier operations: it ends them. A
+request that has been admitted is answered by the workers of the instance that admitted it, whatever becomes of the
 model meanwhile, unless that takes longer than the server's `drain_timeout`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from ...config import ModelConfig, ModelSpec
+from ...config.specs import is_model_name
 from ...core.errors import (
     ConfigError,
     ModelConflictError,
@@ -28,46 +32,54 @@ from ...core.errors import (
 from ...ipc.protocol import Status
 from ..metrics import Metrics
 from .description import ModelDescription
-from .instances import Instances
+from .health import Health
+from .instances import ModelInstances
 from .operations import Key, Operations
 from .placement import Placement
-from .registration import AdapterOperation, Registration, Unloaded, not_loaded
-from .scaling import with_workers
-from .served_model import Health, ServedModel
+from .registration import AdapterOperation, Registration, Unloaded
+from .residence.clock import Clock
+from .residence.residence import REQUEST, Residence
+from .served_model import ServedModel
 from .table import ModelTable
-from .trial_request import try_request
+from .transitions import PrepareModel, ReadModel, Transitions
 
 
 class ModelRegistry:
     """The models of a server.
 
-    `register`, `scale`, `reload` and `unregister` check what they are asked for at once, and raise; the task that they
-    return is done when that has happened. Nobody needs to await it: `describe` shows how far it is, and why it failed.
+    `register`, `scale`, `reload` and `unregister` check what they are asked for at once, and raise; they return a task
+    for the operation. Nobody needs to await it: `describe` shows its progress, and why it failed.
 
     Args:
-        read: reads a model's configuration, in a thread, after it has fetched the model where that is needed; raises
-            ConfigError.
-        prepare: makes what a model's workers run with, and says how far it is; raises ServingError. None: nothing.
+        read, prepare: see `ReadModel` and `PrepareModel`; without `prepare` there is nothing to make.
         turns: limits how many workers load at a time; None: no limit.
         drain_timeout_s: how many seconds the requests to workers that are removed get to finish.
+        max_workers: how many workers of a model are started, whatever it says; None: as many as it says.
+        load_on_request: whether the models that the server begins with are loaded at their first requests.
+        memory_budget, clock: see `Residence`.
         on_progress: called with each message of a worker that loads.
         on_change: called when a worker's state has changed.
 
     Attributes:
         models: the registered models; it is changed here only.
         read: see above.
+        residence: loads and unloads models while they stay registered.
     """
 
     def __init__(
         self,
         metrics: Metrics,
         placement: Placement,
-        read: Callable[[ModelSpec], ModelConfig],
+        read: ReadModel,
         *,
         default_model: str = "",
-        prepare: Callable[[ModelConfig, Callable[[Status], None]], Coroutine[Any, Any, ModelConfig]] | None = None,
+        prepare: PrepareModel | None = None,
         turns: asyncio.Semaphore | None = None,
         drain_timeout_s: float = 30.0,
+        max_workers: int | None = None,
+        load_on_request: bool = False,
+        memory_budget: int | None = None,
+        clock: Clock | None = None,
         on_progress: Callable[[ServedModel, Status], None] = lambda _model, _status: None,
         on_change: Callable[[ServedModel], None] = lambda _model: None,
     ) -> None:
@@ -75,15 +87,26 @@ class ModelRegistry:
         self._metrics = metrics
         self._placement = placement
         self.read = read
-        self._prepare = prepare
         self._turns = turns
-        self._drain_timeout_s = drain_timeout_s
         self._on_progress = on_progress
         self._on_change = on_change
         self._registrations: dict[Key, Registration] = {}
         self._unloaded = Unloaded()
-        self._instances = Instances(drain_timeout_s)
-        self._operations = Operations()
+        self._instances = ModelInstances(drain_timeout_s, max_workers)
+        self._load_on_request = load_on_request
+        self._budgeted = memory_budget is not None
+        self.residence = Residence(self, memory_budget, clock=clock)
+        self._transitions = Transitions(
+            self.models,
+            metrics,
+            self._instances,
+            self.residence,
+            read,
+            prepare,
+            drain_timeout_s=drain_timeout_s,
+            on_progress=on_progress,
+        )
+        self._operations = Operations(self.residence.changed)
         self._closed = False
 
     # ------------------------------------------------------------------------------------ what is there
@@ -104,7 +127,21 @@ class ModelRegistry:
         Raises:
             ModelNotFoundError: there is no such model.
         """
-        return [registration.description for registration in self._find(name, version)]
+        models = [registration.description for registration in self._find(name, version)]
+        return [replace(model, status=self.residence.shown(model.status)) for model in models]
+
+    def current(self, key: Key) -> ServedModel:
+        """The instance that answers a model's requests.
+
+        Raises:
+            ModelNotFoundError: there is no such model.
+        """
+        (registration,) = self._find(*key)
+        return registration.model
+
+    def busy(self, key: Key) -> bool:
+        """Whether an operation on a model has been begun and has not ended."""
+        return self._operations.busy(key)
 
     # ------------------------------------------------------------------------------------ operations
 
@@ -115,6 +152,7 @@ class ModelRegistry:
         *,
         at_startup: bool = False,
         stays: bool = True,
+        on_request: bool = False,
     ) -> asyncio.Task[ServedModel]:
         """Add a model: read its configuration and start its workers. The task is done when the first can answer.
 
@@ -122,8 +160,9 @@ class ModelRegistry:
         without `stays` it does not.
 
         Args:
-            known: what reading it has given, or why it can't be read; None: it is read now.
+            known: its configuration, or why it can't be read; None: it is read now.
             at_startup: whether the server begins with it.
+            on_request: whether it is loaded by its first request, if its configuration is known.
 
         Raises:
             ModelConflictError: this version of the model is registered already.
@@ -146,11 +185,30 @@ class ModelRegistry:
             turns=self._turns,
             on_progress=self._on_progress,
             on_change=self._on_change,
+            on_unused=self.residence.unused,
+            growing=self.residence.growing if self._budgeted else None,
         )
         registration = self._registrations[key] = Registration(spec, made, at_startup)
         self._unloaded.discard(key)
         self.models.put(made, at_startup=at_startup)
+        self.residence.add(key)
+        if (on_request or (at_startup and self._load_on_request)) and isinstance(known, ModelConfig):
+            made.rest()
         return self._operations.begin(registration.key, self._register, registration, known, stays)
+
+    def copy(self, name: str, new_name: str) -> asyncio.Task[ServedModel]:
+        """Register a model again under another name, from the same place. It is loaded by its first request.
+
+        Raises:
+            ModelNotFoundError, ModelConflictError, UnavailableError: as `reload` and `register`.
+            ParameterError: the name can't be a model's.
+        """
+        registration = self._select(name, "")
+        if not is_model_name(new_name):
+            raise ParameterError(f"{new_name!r} can't be a model's name", "destination")
+        spec = msgspec.structs.replace(registration.spec, name=new_name, version="")
+        config = msgspec.structs.replace(registration.model.config, name=new_name, version="")
+        return self.register(spec, config, on_request=True)
 
     def reload(
         self, name: str, version: str = "", spec: ModelSpec | None = None, *, keep_workers: bool = True
@@ -176,7 +234,7 @@ class ModelRegistry:
         registration = self._select(name, version)
         assert spec is None or (spec.name, spec.version) == registration.key
         begin = self._operations.begin
-        return begin(registration.key, self._reload, registration, spec or registration.spec, keep_workers)
+        return begin(registration.key, self._transitions.reload, registration, spec or registration.spec, keep_workers)
 
     def scale(
         self, name: str, version: str = "", *, min_workers: int, max_workers: int | None = None
@@ -206,7 +264,7 @@ class ModelRegistry:
             raise ParameterError(
                 f"max_workers: expected at least min_workers ({min_workers}), got {most}", "max_workers"
             )
-        return self._operations.begin(registration.key, self._scale, registration, min_workers, most)
+        return self._operations.begin(registration.key, self._transitions.scale, registration, min_workers, most)
 
     def change_adapter(self, name: str, change: AdapterOperation) -> asyncio.Task[None]:
         """Change an adapter of a model. Holds until the model is unregistered, also when it is reloaded.
@@ -216,24 +274,53 @@ class ModelRegistry:
             ServingError: from the task, see `ServedModel.change_adapter`.
         """
         self._check_open()
-        found = self._select(name, "")
-        return self._operations.begin(found.key, found.change_adapter, change)
+        registration = self._select(name, "")
+        return self._operations.begin(registration.key, self._transitions.change_adapter, registration, change)
 
     def unregister(self, name: str, version: str | None = None) -> asyncio.Task[None]:
         """Remove a model, or one version of it: requests do not find it from now on.
 
-        What was begun with it ends with a ModelLoadError. The task is done when the requests that it has are answered,
+        Its running operations end with a ModelLoadError. The task is done when the requests that it has are answered,
         or have failed after `drain_timeout`, and its workers have ended. One that `unload` has removed is forgotten.
 
         Raises:
             ModelNotFoundError: there is no such model.
         """
-        gone = [one for one in self._unloaded.versions(name) if version in (None, one.spec.version)]
+        gone = [entry for entry in self._unloaded.versions(name) if version in (None, entry.spec.version)]
         for registration in gone:
             self._unloaded.discard(registration.key)
         if gone and not self.models.versions(name):
             return self._unregister([])
         return self._unregister(self._find(name, version))
+
+    def bring(self, key: Key) -> asyncio.Task[ServedModel]:
+        """Start the workers of an unloaded model. The task is done when the first can answer.
+
+        If it does not load, it is unloaded as before, and `describe` shows why.
+
+        Raises:
+            ModelNotFoundError: there is no such model.
+            UnavailableError: the server is shutting down; from the task: there is no memory for it.
+            ModelLoadError, ConfigError: from the task.
+        """
+        self._check_open()
+        (registration,) = self._find(*key)
+        return self._operations.begin(key, self._transitions.bring, registration)
+
+    def release(self, key: Key, why: str = REQUEST, still: Callable[[], bool] = lambda: True) -> asyncio.Task[bool]:
+        """End a model's workers, once their calls are answered. It stays registered; its next request starts others.
+
+        Args:
+            why: for the log and the metrics.
+            still: asked when it is about to be done: whether to do so. The task tells whether it was done.
+
+        Raises:
+            ModelNotFoundError: there is no such model.
+            UnavailableError: the server is shutting down.
+        """
+        self._check_open()
+        (registration,) = self._find(*key)
+        return self._operations.begin(key, self._transitions.release, registration, why, still)
 
     async def load(self, name: str) -> None:
         """Load every version of a model: those that `unload` has removed, and, again, those that are there.
@@ -252,7 +339,9 @@ class ModelRegistry:
             known = ", ".join([*self.models.names, *self._unloaded.names])
             raise ModelNotFoundError(f"there is no model {name!r} to load; the server knows {known or 'none'}")
         for model in versions:
-            if model.health is Health.PENDING:
+            if model.health is Health.UNLOADED:
+                waiting.append(self.bring((name, model.config.version)))
+            elif model.health is Health.PENDING:
                 registration = self._registrations[model.config.name, model.config.version]
                 waiting.append(begin(registration.key, registration.wait_ready))  # after what was begun above
             else:
@@ -277,12 +366,14 @@ class ModelRegistry:
         await self._unregister(registrations)
 
     async def close(self) -> None:
-        """End everything: what was begun fails, and so do requests that are not answered yet."""
+        """End everything: running operations and unanswered requests fail."""
         self._closed = True
+        self.residence.close()
         for registration in self._registrations.values():
             registration.ended.set()
         await asyncio.gather(*(model.stop() for model in self.running))
         await self._operations.wait()
+        await self._placement.close()
 
     # ------------------------------------------------------------------------------------ inside
 
@@ -290,106 +381,25 @@ class ModelRegistry:
         self, registration: Registration, known: ModelConfig | ConfigError | None, stays: bool
     ) -> ServedModel:
         try:
-            with registration.busy("loading"):
-                config = await self._config_of(registration, registration.spec, known)
-                if config is not known:
-                    self._put(registration, registration.model.successor(config))
-                return await self._load(registration)
+            return await self._transitions.load(registration, known)
         except ServingError:
             if not stays and not registration.ended.is_set():
                 self._unregister([registration])
             raise
 
-    async def _reload(self, registration: Registration, spec: ModelSpec, keep_workers: bool) -> ServedModel:
-        workers = registration.workers
-        if not keep_workers:
-            registration.workers = None
-        try:
-            with registration.busy("reloading"):
-                return await self._replace(registration, spec)
-        except ServingError as exc:
-            registration.reload_failure, registration.workers = exc.message, workers
-            raise
-
-    async def _replace(self, registration: Registration, spec: ModelSpec) -> ServedModel:
-        config = await self._config_of(registration, spec)
-        old, new = registration.model, registration.model.successor(config)
-        registration.reload_failure = ""
-        if old.health is Health.FAILED:
-            registration.spec = spec
-            self._put(registration, new)
-            await self._instances.stop(old)
-            return await self._load(registration)
-        self._instances.start(new)
-        registration.successor = new
-        try:
-            await registration.unless_ended(new.loaded())
-            registration.now("answering a trial request")
-            await registration.unless_ended(try_request(new))
-        except BaseException:
-            await self._instances.stop(new)
-            raise
-        registration.spec, registration.successor = spec, None
-        self._put(registration, new)
-        registration.now("the one before it answers its last requests")
-        await self._instances.retire(old)
-        return new
-
-    async def _scale(self, registration: Registration, least: int, most: int) -> ServedModel:
-        model = registration.model
-        with registration.busy("scaling"):
-            await registration.unless_ended(model.scale(least, most, self._drain_timeout_s))
-        registration.workers = least, most
-        return model
-
     def _unregister(self, registrations: Sequence[Registration]) -> asyncio.Task[None]:
         for registration in registrations:
             del self._registrations[registration.key]
             self.models.remove(registration.model)
+            self.residence.forget(registration.key)
             registration.ended.set()
         begin = self._operations.begin
-        return self._operations.together([begin(one.key, self._end, one) for one in registrations])
+        return self._operations.together([begin(entry.key, self._end, entry) for entry in registrations])
 
     async def _end(self, registration: Registration) -> None:
         await self._instances.retire(registration.model)
         if registration.key not in self._registrations:  # nor is another of its name
             self._metrics.forget(*registration.key)
-
-    async def _config_of(
-        self, registration: Registration, spec: ModelSpec, known: ModelConfig | ConfigError | None = None
-    ) -> ModelConfig:
-        """The configuration of a model whose workers may start. If there is none, a model without another is FAILED."""
-        try:
-            if isinstance(known, ConfigError):
-                raise known
-            if known is None:
-                registration.now("reading its files")
-                known = await registration.unless_ended(asyncio.to_thread(self.read, spec))
-            config = known
-            if self._prepare is not None:
-                tell = registration.telling(self._on_progress)
-                config = await registration.unless_ended(self._prepare(config, tell))
-        except BaseException as exc:
-            if registration.model.health in (Health.PENDING, Health.FAILED) and not registration.ended.is_set():
-                registration.model.fail(exc.message if isinstance(exc, ServingError) else repr(exc))
-            raise
-        registration.now("")
-        return config if registration.workers is None else with_workers(config, *registration.workers)
-
-    async def _load(self, registration: Registration) -> ServedModel:
-        """Start a registered model, and wait until it can answer."""
-        model = registration.model
-        if not registration.ended.is_set():
-            self._instances.start(model)
-        await registration.unless_ended(model.settled.wait())
-        if model.health is Health.FAILED:
-            raise not_loaded(model)
-        return model
-
-    def _put(self, registration: Registration, model: ServedModel) -> None:
-        """Have requests answered by this instance from now on."""
-        registration.model = model
-        self.models.put(model)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -402,9 +412,13 @@ class ModelRegistry:
         return self._registrations[config.name, config.version]
 
     def _find(self, name: str, version: str | None) -> Sequence[Registration]:
-        found = [self.models.select(name, version)] if version else self.models.versions(name)
-        if version == "":
-            found = [model for model in found if not model.config.version]
-        if not found:
+        if version:
+            registrations: Sequence[ServedModel] = [self.models.select(name, version)]
+        elif not (registrations := self.models.versions(name)):
             raise ModelNotFoundError(f"there is no model {name!r}; {self.models.loaded}")
-        return [self._registrations[model.config.name, model.config.version] for model in found]
+        if version == "":
+            versions = ", ".join(model.config.version for model in registrations)
+            registrations = [model for model in registrations if not model.config.version]
+            if not registrations:
+                raise ModelNotFoundError(f"there is no model {name!r} without a version; its versions: {versions}")
+        return [self._registrations[model.config.name, model.config.version] for model in registrations]

@@ -1,7 +1,7 @@
-"""When a model gets another worker, and when one goes again: decided from what is known now, without doing either.
+"""Decides when a model gets another worker, and when a spare one goes; does neither itself.
 
-Runs in the front end's event loop. A model has as many workers on each device as its settings say at least, and spare
-ones, up to as many as they say at most, while calls wait for a place.
+Runs in the front end's event loop. A model always has its minimum of workers on each device, and spare workers up to
+its maximum while calls wait: for a slot, or in every worker, whose batches or KV caches are full of what is in flight.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import msgspec
 
 from ...config import ModelConfig, bounds_of, bounds_on, devices_of
 
-#: How long a call waits for a place before there is another worker.
+#: How long a call waits for a slot before another worker starts.
 WAIT_S: Final = 1.0
-#: With more calls waiting than so many batches (as in DJL), there is another worker at once.
+#: With more calls waiting than so many batches (as in DJL), another worker starts at once.
 BATCHES: Final = 2
 #: How long a device gets no spare worker after one has failed there.
 PAUSE_S: Final = 60.0
@@ -27,9 +27,11 @@ class WorkerLoad:
     """A worker that can answer, or is loading.
 
     Attributes:
-        spare: whether it may go again.
+        spare: whether it may be removed when idle.
         ready: whether it can answer.
         idle_since_s: since when it has had nothing to do; None: it is busy, or loading.
+        crowded_since_s: since when requests have waited in it for a place in its batch, or for room in its KV cache;
+            None: none does, or it has no batch.
     """
 
     name: str
@@ -37,11 +39,12 @@ class WorkerLoad:
     spare: bool
     ready: bool
     idle_since_s: float | None
+    crowded_since_s: float | None = None
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What is to be done now.
+    """The devices that get a worker, and the workers to remove.
 
     Attributes:
         grow: devices that get a worker each.
@@ -77,16 +80,16 @@ class Scaling:
         return all(least == most for least, most in self._bounds.values())
 
     def failed(self, device: str, now_s: float) -> None:
-        """A spare worker has not loaded, or has died: what has failed once may again, and loading it costs others."""
+        """A spare worker has not loaded, or has died: the next one may fail too, and loading it slows others down."""
         self._paused_until_s[device] = now_s + PAUSE_S
 
     def decide(
         self, now_s: float, waiting: int, waiting_since_s: float | None, workers: Sequence[WorkerLoad]
     ) -> Decision:
-        """What is to be done.
+        """Decide what to do.
 
         Args:
-            waiting: how many calls wait for a place.
+            waiting: how many calls wait for a slot.
             waiting_since_s: since when the first of them has; None: none waits.
         """
         grow, shrink, again = [], [], []
@@ -96,13 +99,14 @@ class Scaling:
             if ready - self._ready.get(device, set()):
                 self._came_s[device] = now_s
             self._ready[device] = ready
+            pressed_since_s = _earliest(waiting_since_s, _all_crowded_since(here))
             # One at a time, which then has a moment to take calls: only that shows whether another is needed.
             if (
-                waiting_since_s is not None
+                pressed_since_s is not None
                 and sum(worker.spare for worker in here) < most - least
                 and len(ready) == len(here)
             ):
-                long_s = max(waiting_since_s, self._came_s.get(device, 0.0)) + WAIT_S
+                long_s = max(pressed_since_s, self._came_s.get(device, 0.0)) + WAIT_S
                 due_s = now_s if waiting > self._long_queue else long_s
                 due_s = max(due_s, self._paused_until_s.get(device, now_s))
                 if due_s <= now_s:
@@ -131,6 +135,16 @@ class Scaling:
         return going, next_s
 
 
+def _all_crowded_since(workers: Sequence[WorkerLoad]) -> float | None:
+    """Since when each of these workers has had requests that wait in it; None: one has none, or there is no worker."""
+    since = [worker.crowded_since_s for worker in workers]
+    return max((at for at in since if at is not None), default=None) if None not in since else None
+
+
+def _earliest(*times: float | None) -> float | None:
+    return min((at for at in times if at is not None), default=None)
+
+
 def worker_configs(config: ModelConfig) -> list[ModelConfig]:
     """One configuration for each worker that always runs."""
     return [on_device(config, device) for device in devices_of(config) for _ in range(bounds_on(config, device)[0])]
@@ -149,5 +163,5 @@ def with_workers(config: ModelConfig, least: int, most: int) -> ModelConfig:
 
 
 def scaling_of(config: ModelConfig) -> Scaling:
-    """What decides how many workers a model has."""
+    """The scaling of a model with this configuration."""
     return Scaling(bounds_of(config), config.serving.batch_size, config.serving.max_idle_time_s)

@@ -1,18 +1,26 @@
-"""The table of registered models, by name and version, and which of them a request means.
+"""The table of registered models, by name and version; it selects the model of a request.
 
 Runs in the front end's event loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ...core.errors import ModelNotFoundError, ModelNotNamedError
 from .served_model import ServedModel
 
+#: Whether somebody may use a model of this name.
+MayUse = Callable[[str], bool]
+
+
+def everybody(name: str) -> bool:
+    """Any model may be used."""
+    return True
+
 
 class ModelTable:
-    """The registered models. Of a name's versions, the one registered last answers requests that name no version."""
+    """The registered models. A request that names no version is answered by the version registered last."""
 
     def __init__(self, default_model: str = "") -> None:
         self._default_model = default_model
@@ -23,8 +31,8 @@ class ModelTable:
         """Add a model, in the place of the one that has its name and version, if there is one.
 
         Args:
-            at_startup: whether the server began with it. Those that come later take no requests from the only one that
-                was there: which name none, as in DJL.
+            at_startup: whether the server began with it. A later model takes no requests that name no model from the
+                only one at startup, as in DJL.
         """
         if at_startup:
             self._at_startup.add(model.config.name)
@@ -64,18 +72,21 @@ class ModelTable:
         """Every version of a model, in order of registration; none where there is no such model."""
         return list(self._by_name.get(name, {}).values())
 
-    def select(self, name: str, version: str = "", unversioned: str = "") -> ServedModel:
+    def select(self, name: str, version: str = "", unversioned: str = "", may_use: MayUse = everybody) -> ServedModel:
         """The model that a request means; "" where it names none. `unversioned` also finds a model without a version.
+
+        Args:
+            may_use: what the sender may use: there are no others for them, in errors neither.
 
         Raises:
             ModelNotFoundError: no model or version of this name.
             ModelNotNamedError: the request must name one.
         """
         if not name:
-            name = self._only_name()
-        versions = self._by_name.get(name)
+            name = self._only_name(may_use)
+        versions = self._by_name.get(name) if may_use(name) else None
         if versions is None:
-            raise ModelNotFoundError(f"there is no model {name!r}; {self.loaded}")
+            raise ModelNotFoundError(f"there is no model {name!r}; {self.loaded_for(may_use)}")
         if not version:
             return versions[next(reversed(versions))]
         if version not in versions and version == unversioned and "" in versions:
@@ -85,25 +96,36 @@ class ModelTable:
             raise ModelNotFoundError(f"model {name!r} has no version {version!r}; its versions: {known}")
         return versions[version]
 
-    def with_adapter(self, name: str) -> str:
+    def with_adapter(self, name: str, may_use: MayUse = everybody) -> str:
         """The name of the model that has a LoRA adapter of this name, if no model has the name itself; else `name`."""
         if name in self._by_name:
             return name
-        owners = (model.config.name for model in self if name in model.config.adapters)
+        owners = (model.config.name for model in self if name in model.config.adapters and may_use(model.config.name))
         return next(owners, name)
 
     @property
     def loaded(self) -> str:
         """The names of the models, for messages."""
-        return f"loaded: {', '.join(self._by_name)}" if self._by_name else "no model is loaded"
+        return self.loaded_for(everybody)
 
-    def _only_name(self) -> str:
+    def loaded_for(self, may_use: MayUse) -> str:
+        """The names of the models that somebody may use, for messages to them."""
+        names = [name for name in self._by_name if may_use(name)]
+        return f"loaded: {', '.join(names)}" if names else "no model is loaded"
+
+    def _only_name(self, may_use: MayUse) -> str:
+        name = self._usual_name()
+        if name and may_use(name):
+            return name
+        if not any(map(may_use, self._by_name)):
+            raise ModelNotFoundError("no model is loaded")
+        raise ModelNotNamedError(f"Parameter model_name is required: {self.loaded_for(may_use)}")
+
+    def _usual_name(self) -> str:
+        """The name of the model of requests that name none; "" if there is none such."""
         if len(self._by_name) == 1:
             return next(iter(self._by_name))
         if self._default_model:
             return self._default_model
-        if len(first := self._at_startup & self._by_name.keys()) == 1:
-            return next(iter(first))
-        if not self._by_name:
-            raise ModelNotFoundError("no model is loaded")
-        raise ModelNotNamedError(f"Parameter model_name is required: {self.loaded}")
+        first = self._at_startup & self._by_name.keys()
+        return next(iter(first)) if len(first) == 1 else ""

@@ -1,8 +1,9 @@
-"""The request that a model which was loaded again answers before others get there.
+"""The request that a reloaded model has to answer before it serves.
 
-Runs in the front end's event loop. It is the file of `option.trial_request`, where that is set. Else the built-in
-handler of generated text generates a token; a handler of the user's has had its first, empty call when it was loaded,
-and what else it takes only its author knows.
+Runs in the front end's event loop. It is the file of `option.trial_request`, where that is set. Otherwise the built-in
+text generation handler generates a token. A user's handler has had its first, empty call when it was loaded; only its
+author knows what else it takes. The dialect of /invocations formats the answer; without such a dialect, nothing is
+tried.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from typing import Final
 
 from ...config import ModelConfig
 from ...core.errors import ModelLoadError, ServingError
+from ...dialects import all_dialects
 from ...formats.json_framing import JSON
-from ...ipc.protocol import Call, Trace
+from ...ipc.protocol import Call, Trace, UsageReport
 from ...outputs import BYTES
 from ...usercode.module import user_file
 from .flights import Flight, next_id
 from .served_model import ServedModel
 
+_PATH: Final = "/invocations"
 _ONE_TOKEN: Final = b'{"inputs": "Hello", "parameters": {"max_new_tokens": 1}}'
 _SHOWN_BYTES: Final = 400  # of an answer that is none
 
@@ -29,18 +32,20 @@ async def try_request(model: ServedModel) -> None:
     """Have a loaded model answer its request, if it has one.
 
     Raises:
-        ModelLoadError: it does not answer well, or not within predict_timeout.
+        ModelLoadError: its answer is an error, or does not come within predict_timeout.
     """
     request = await asyncio.to_thread(_request_of, model)
-    if request is None:
+    route = _route()
+    if request is None or route is None:
         return
     body, content_type = request
+    dialect, operation = route
     call = Call(
         id=next_id(),
-        dialect="lmi",
-        operation="predict",
+        dialect=dialect,
+        operation=operation,
         method="POST",
-        path="/invocations",
+        path=_PATH,
         query=(),
         headers={"content-type": content_type, "x-request-id": "trial"},
         body=body,
@@ -59,6 +64,12 @@ async def try_request(model: ServedModel) -> None:
         raise ModelLoadError(f"model {model.config.name!r} loaded, but its trial request failed: {problem}")
 
 
+def _route() -> tuple[str, str] | None:
+    """The dialect that has `_PATH`, by name, and its operation there."""
+    rows = ((dialect.name, route) for dialect in all_dialects().values() for route in dialect.routes)
+    return next(((name, route.operation) for name, route in rows if route.path == _PATH), None)
+
+
 def _request_of(model: ServedModel) -> tuple[bytes, str] | None:
     """A body and its content type. Reads a file."""
     config: ModelConfig = model.config
@@ -74,7 +85,7 @@ def _request_of(model: ServedModel) -> tuple[bytes, str] | None:
 
 
 class _Asked:
-    """The `Client` of the request. `problem` is done at its end: "" after a good answer, or what is wrong with it."""
+    """The `Client` of the request. `problem` is done at its end: "" after a good answer, or its fault."""
 
     flight: Flight
 
@@ -100,6 +111,9 @@ class _Asked:
 
     def noted(self, notes: Trace) -> None:
         """It is not traced."""
+
+    def used(self, usage: UsageReport) -> None:
+        """It is not counted."""
 
     def break_off(self) -> None:
         self._end("its answer broke off")

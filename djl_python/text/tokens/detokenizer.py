@@ -32,8 +32,9 @@ class Detokenizer(abc.ABC):
 
     @abc.abstractmethod
     def flush(self) -> str:
-        """The text that is left at the end. An incomplete last character is left out, so that a text which a limit cuts
-        off has no broken end."""
+        """The remaining text. An incomplete last character is left out, so that a text cut by a limit has no broken
+        end.
+        """
 
     @abc.abstractmethod
     def fork(self) -> Self:
@@ -130,7 +131,7 @@ class WindowDetokenizer(Detokenizer):
         return self._decode(self._context + self._pending)[len(self._context_text) :]
 
     def _decode(self, ids: list[int]) -> str:
-        # Those to be skipped are not among them; others may be special too, see `Tokenizer.showing`.
+        # Skipped tokens are not among them; others may be special too, see `Tokenizer.showing`.
         return self._tokenizer.decode(ids, False, self._spaces)
 
 

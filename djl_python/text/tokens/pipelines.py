@@ -1,18 +1,20 @@
 """The pipelines that transformers' tokenizer classes build from tokenizer.json, reimplemented without transformers.
 
 Runs in the worker. Some classes take only the vocabulary from tokenizer.json and build normalizer, pre-tokenizer and
-decoder themselves; the classes of the usual decoder-only models are reimplemented here, so that ids equal
-AutoTokenizer's. `tests/text/test_tokenizer.py` compares both, and the tables below with transformers' own.
+decoder themselves; the classes of the usual decoders and encoders are reimplemented here, so that ids equal
+AutoTokenizer's. `tests/text/tokens` compares both, and the tables below with transformers' own. `encoders` has the
+pipelines of encoders.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 
-Pipeline = Callable[[Tokenizer, Mapping[str, Any]], None]
+from ...gguf import TOKENIZER_CLASS as GGUF_CLASS
+from .encoders import ENCODERS, TokenizerClass
 
 QWEN2_PATTERN: Final = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
@@ -43,17 +45,25 @@ REGISTERED: Final = {
     **dict.fromkeys("codegen dbrx gpt2 gpt_neo gptj opt phi starcoder2".split(), "GPT2Tokenizer"),
     **dict.fromkeys("falcon_mamba gpt_neox mamba mamba2 mpt olmo olmoe rwkv".split(), "GPTNeoXTokenizer"),
     **dict.fromkeys("gemma gemma2 gemma3_text recurrent_gemma".split(), "GemmaTokenizer"),
+    **dict.fromkeys("bert distilbert electra ernie megatron-bert nomic_bert".split(), "BertTokenizer"),
+    "modernbert": "TokenizersBackend",
+    "mpnet": "MPNetTokenizer",
+    "roberta": "RobertaTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer",
+    "xlm-roberta-xl": "TokenizersBackend",
 }
 
 
-def choose(config: Mapping[str, Any], model_config: Mapping[str, Any], *, byte_level: bool) -> Pipeline | None:
-    """The pipeline of the checkpoint's tokenizer class; None: it is not reimplemented here.
+def choose(config: Mapping[str, Any], model_config: Mapping[str, Any], *, byte_level: bool) -> TokenizerClass | None:
+    """The checkpoint's tokenizer class; None: it is not reimplemented here.
 
     `config` is tokenizer_config.json, `model_config` config.json. `byte_level`: the pipeline in tokenizer.json works on
     bytes, so that the class name LlamaTokenizer (in some checkpoints of Llama 3) is wrong.
     """
     if "auto_map" in config:
         return None
+    if config.get("tokenizer_class") == GGUF_CLASS:
+        return _AS_IT_IS
     model_type = model_config.get("model_type") or ""
     named = (config.get("tokenizer_class") or model_config.get("tokenizer_class") or "").removesuffix("Fast")
     registered = REGISTERED.get(model_type)
@@ -63,14 +73,16 @@ def choose(config: Mapping[str, Any], model_config: Mapping[str, Any], *, byte_l
         name = registered or "TokenizersBackend"
     else:
         name = OVERRIDES.get(model_type, named)
-    return _as_it_is if name in FILE_CLASSES else PIPELINES.get(name)
+    return _AS_IT_IS if name in FILE_CLASSES else CLASSES.get(name)
 
 
-def add_tokens(tokenizer: Tokenizer, config: Mapping[str, Any], special_map: Mapping[str, Any]) -> dict[str, str]:
+def add_tokens(
+    tokenizer: Tokenizer, config: Mapping[str, Any], special_map: Mapping[str, Any], defaults: Mapping[str, str]
+) -> dict[str, str]:
     """Add the tokens that the configuration names and tokenizer.json lacks; returns the special tokens by name.
 
-    `special_map` is special_tokens_map.json, {} if it does not count. A name that neither has gets its class's default,
-    if the vocabulary has that token.
+    `special_map` is special_tokens_map.json, {} if it does not count. A name that neither has is one of the class's
+    `defaults`, if the vocabulary has that token.
     """
     declared = {int(i): _added(token) for i, token in (config.get("added_tokens_decoder") or {}).items()}
     by_text = {token.content: token for token in declared.values()}
@@ -82,7 +94,7 @@ def add_tokens(tokenizer: Tokenizer, config: Mapping[str, Any], special_map: Map
         for key, value in {**config, **special_map}.items()
         if key.endswith("_token") and (isinstance(value, str) or (isinstance(value, dict) and "content" in value))
     }
-    for key, default in _CLASS_DEFAULTS.get((config.get("tokenizer_class") or "").removesuffix("Fast"), {}).items():
+    for key, default in defaults.items():
         if key not in config and key not in special_map and tokenizer.token_to_id(default) is not None:
             named[key] = default
     texts = {token.content for token in tokenizer.get_added_tokens_decoder().values()} | {
@@ -102,12 +114,12 @@ def add_tokens(tokenizer: Tokenizer, config: Mapping[str, Any], special_map: Map
 
 
 def _extra(config: Mapping[str, Any], special_map: Mapping[str, Any]) -> list[str]:
-    found: list[str] = []
+    tokens: list[str] = []
     for source in (config, special_map):
         extra = source.get("extra_special_tokens") or source.get("additional_special_tokens") or []
         values = extra.values() if isinstance(extra, dict) else extra
-        found += [value if isinstance(value, str) else value["content"] for value in values]
-    return found
+        tokens += [value if isinstance(value, str) else value["content"] for value in values]
+    return tokens
 
 
 def _added(token: Mapping[str, Any]) -> AddedToken:
@@ -168,18 +180,17 @@ def _qwen2(tokenizer: Tokenizer, config: Mapping[str, Any]) -> None:
     tokenizer.decoder = decoders.ByteLevel()
 
 
-PIPELINES: Final[dict[str, Pipeline]] = {
-    "LlamaTokenizer": _llama,
-    "GemmaTokenizer": _gemma,
-    "GPT2Tokenizer": _gpt2,
-    "GPTNeoXTokenizer": _gpt_neox,
-    "Qwen2Tokenizer": _qwen2,
-}
-
-_CLASS_DEFAULTS: Final[dict[str, dict[str, str]]] = {
-    "LlamaTokenizer": {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"},
-    "GemmaTokenizer": {"bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>", "pad_token": "<pad>"},
-    "GPT2Tokenizer": dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>"),
-    "GPTNeoXTokenizer": dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>"),
-    "Qwen2Tokenizer": dict.fromkeys(("eos_token", "unk_token", "pad_token"), "<|endoftext|>"),
+_AS_IT_IS: Final = TokenizerClass(_as_it_is)
+#: Class name (without "Fast") -> the class.
+CLASSES: Final[Mapping[str, TokenizerClass]] = {
+    "LlamaTokenizer": TokenizerClass(_llama, {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}),
+    "GemmaTokenizer": TokenizerClass(
+        _gemma, {"bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>", "pad_token": "<pad>"}
+    ),
+    "GPT2Tokenizer": TokenizerClass(_gpt2, dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>")),
+    "GPTNeoXTokenizer": TokenizerClass(
+        _gpt_neox, dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>")
+    ),
+    "Qwen2Tokenizer": TokenizerClass(_qwen2, dict.fromkeys(("eos_token", "unk_token", "pad_token"), "<|endoftext|>")),
+    **ENCODERS,
 }

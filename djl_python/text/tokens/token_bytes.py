@@ -31,11 +31,11 @@ class TokenBytes(dict[int, bytes]):
         self.texts = _Texts(self)
 
     def __missing__(self, token_id: int) -> bytes:
-        found = self[token_id] = self.of(token_id)
-        return found
+        data = self[token_id] = self.of(token_id)
+        return data
 
     def of(self, token_id: int) -> bytes:
-        """The token's bytes, which are not kept: for a caller that needs every token's once."""
+        """The token's bytes, without caching: for a caller that needs each token once."""
         token = self._id_to_token(token_id)
         return b"" if token is None else self._to_bytes(token)
 
@@ -48,11 +48,11 @@ class _Texts(dict[int, str | None]):
         self._bytes = token_bytes
 
     def __missing__(self, token_id: int) -> str | None:
-        found: str | None = None
+        text: str | None = None
         with suppress(UnicodeDecodeError):
-            found = self._bytes[token_id].decode()
-        self[token_id] = found
-        return found
+            text = self._bytes[token_id].decode()
+        self[token_id] = text
+        return text
 
 
 def token_bytes(decoder: Any, id_to_token: Callable[[int], str | None]) -> TokenBytes | None:

@@ -14,7 +14,7 @@ import logging
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import tokenizers
 
@@ -31,6 +31,11 @@ _INCOMPLETE = "\ufffd"
 
 #: An id and the characters it covers, text[start:stop].
 Span = tuple[int, int, int]
+#: Models' name of the argument that says to which of two texts a token belongs.
+_TYPE_IDS: Final = "token_type_ids"
+#: The tokens of one text or two in a sequence: ids, type ids, the text of each (None: a special token that the
+#: tokenizer has added), the characters of that text that it covers, and the number of its word there (None: unknown).
+Sequenced = tuple[list[int], list[int], list[int | None], list[tuple[int, int]], list[int | None]]
 
 
 class Backend(Protocol):
@@ -39,6 +44,8 @@ class Backend(Protocol):
     def encode(self, text: str, add_special_tokens: bool) -> list[int]: ...
 
     def spans(self, text: str, add_special_tokens: bool) -> list[Span]: ...
+
+    def encode_texts(self, text: str, pair: str | None, add_special_tokens: bool) -> Sequenced: ...
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool, spaces_between_special_tokens: bool) -> str: ...
 
@@ -85,8 +92,10 @@ class Tokenizer:
         special_tokens: Mapping[str, str] | None = None,
         chat_templates: Mapping[str, str] | None = None,
         eos_ids: Iterable[int] = (),
+        has_type_ids: bool = False,
     ) -> None:
         self._backend = backend
+        self._has_type_ids = has_type_ids
         self.special_tokens = dict(special_tokens or {})
         self.chat_templates = dict(chat_templates or {})
         self.vocab_size = backend.vocab_size
@@ -103,14 +112,15 @@ class Tokenizer:
             ModelLoadError: there is none, or one of its files is broken; says which, and how.
         """
         files = TokenizerFiles.read(path)
-        if (found := files.backend()) is None:
+        if (loaded := files.backend()) is None:
             return _from_transformers(path, files, trust_remote_code)
-        backend, special = found
+        backend, special, has_type_ids = loaded
         return cls(
             FastBackend(backend),
             special_tokens=special,
             chat_templates=files.chat_templates,
             eos_ids=files.eos_ids or _id(backend.token_to_id(special.get("eos_token", ""))),
+            has_type_ids=has_type_ids,
         )
 
     @property
@@ -125,7 +135,7 @@ class Tokenizer:
         return max(len(entry.encode()) for entry in entries)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Ids of `text`, with what the tokenizer puts around a text (e.g. a BOS token) if `add_special_tokens`."""
+        """Ids of `text`, with the tokenizer's special tokens (e.g. BOS) if `add_special_tokens`."""
         return self._backend.encode(text, add_special_tokens)
 
     def spans(self, text: str, add_special_tokens: bool = True) -> list[Span]:
@@ -135,11 +145,23 @@ class Tokenizer:
         """
         return self._backend.spans(text, add_special_tokens)
 
+    def encode_texts(self, text: str, pair: str | None = None, add_special_tokens: bool = True) -> Sequenced:
+        """One text, or two in one sequence, as models read them whole.
+
+        Returns:
+            (ids, type ids, the text of each token, the characters that it covers, the number of its word in that
+            text). The type ids are zeros where the tokenizer's `model_input_names` lack them, since
+            transformers gives such a model none. A token has no word (None) where it is special, or the tokenizer is
+            written in Python.
+        """
+        ids, type_ids, texts, spans, words = self._backend.encode_texts(text, pair, add_special_tokens)
+        return ids, type_ids if self._has_type_ids else [0] * len(ids), texts, spans, words
+
     def showing(self, tokens: Iterable[str]) -> Tokenizer:
         """A copy of the tokenizer that treats these special tokens as ordinary text."""
-        found = copy.copy(self)
-        found.special_ids = self.special_ids - {self.token_to_id(token) for token in tokens}
-        return found
+        tokenizer = copy.copy(self)
+        tokenizer.special_ids = self.special_ids - {self.token_to_id(token) for token in tokens}
+        return tokenizer
 
     def decode(
         self, ids: Sequence[int], skip_special_tokens: bool = True, spaces_between_special_tokens: bool = True
@@ -155,9 +177,15 @@ class Tokenizer:
         """The id of a vocabulary entry."""
         return self._backend.token_to_id(token)
 
+    def join(self, tokens: Sequence[str]) -> str:
+        """The text of vocabulary entries, or of words in their place."""
+        decoder = self._backend.decoder
+        return " ".join(tokens) if decoder is None else str(decoder.decode(list(tokens)))
+
     def name_of(self, token_id: int) -> tuple[str, bytes | None]:
-        """What a token is called, wherever it stands: its text in the middle of a text, where bytes that are not whole
-        characters are U+FFFD; and then these bytes, else None (also where a token's bytes are not known)."""
+        """A token's name, the same wherever it stands: its text in the middle of a text, with U+FFFD for incomplete
+        characters; and its bytes if it has such, else None (also where they are unknown).
+        """
         if self.token_bytes is None:
             return self._backend.decode([token_id], False, True), None
         text = self.token_bytes.texts[token_id]
@@ -170,16 +198,16 @@ class Tokenizer:
         """The ids of each of `words` wherever it may be: first in a text, after a space, within a word."""
         if not words:
             return ()
-        found: dict[tuple[int, ...], None] = {}
+        sequences: dict[tuple[int, ...], None] = {}
         before = self.encode(_MID_TEXT, add_special_tokens=False)
         for word in words:
             for text in (word, f" {word}"):
-                found[tuple(self.encode(text, add_special_tokens=False))] = None
+                sequences[tuple(self.encode(text, add_special_tokens=False))] = None
             within = self.encode(_MID_TEXT + word, add_special_tokens=False)
             if within[: len(before)] == before:
-                found[tuple(within[len(before) :])] = None
-        found.pop((), None)
-        return tuple(found)
+                sequences[tuple(within[len(before) :])] = None
+        sequences.pop((), None)
+        return tuple(sequences)
 
 
 class FastBackend:
@@ -210,6 +238,11 @@ class FastBackend:
 
         pairs = zip(encoding.ids, encoding.offsets, strict=True)
         return [(token_id, start, end(start, stop)) for token_id, (start, stop) in pairs]
+
+    def encode_texts(self, text: str, pair: str | None, add_special_tokens: bool) -> Sequenced:
+        whole: Any = text if pair is None else (text, pair)
+        (encoding,) = self._backend.encode_batch([whole], add_special_tokens=add_special_tokens)
+        return encoding.ids, encoding.type_ids, encoding.sequence_ids, encoding.offsets, encoding.word_ids
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool, spaces_between_special_tokens: bool) -> str:
         return str(self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
@@ -260,6 +293,21 @@ class SlowBackend:
             decoded, cursor, parts = longer, stop, []
         return spans
 
+    def encode_texts(self, text: str, pair: str | None, add_special_tokens: bool) -> Sequenced:
+        texts = [text] if pair is None else [text, pair]
+        encoding = self._slow(*texts, add_special_tokens=add_special_tokens, return_token_type_ids=True)
+        spans = [span for part in texts for span in self.spans(part, add_special_tokens=False)]
+        own = [number for number, part in enumerate(texts) for _ in self.encode(part, add_special_tokens=False)]
+        ids, at = encoding["input_ids"], 0
+        places: list[int | None] = []
+        covered: list[tuple[int, int]] = []
+        for token_id in ids:
+            is_own = at < len(spans) and spans[at][0] == token_id
+            places.append(own[at] if is_own else None)
+            covered.append(spans[at][1:] if is_own else (0, 0))
+            at += is_own
+        return ids, encoding["token_type_ids"], places, covered, [None] * len(ids)
+
     def decode(self, ids: Sequence[int], skip_special_tokens: bool, spaces_between_special_tokens: bool) -> str:
         return str(
             self._slow.decode(
@@ -300,6 +348,7 @@ def _from_transformers(path: Path, files: TokenizerFiles, trust_remote_code: boo
         special_tokens={key: str(value) for key, value in loaded.special_tokens_map.items() if isinstance(value, str)},
         chat_templates=files.chat_templates or named_templates(loaded.chat_template, path),
         eos_ids=files.eos_ids or _id(loaded.eos_token_id),
+        has_type_ids=_TYPE_IDS in loaded.model_input_names,
     )
     if made.vocab_size <= len(made.special_ids):  # without files, transformers makes one of these
         raise ModelLoadError(f"{path}: there is no tokenizer (no tokenizer.json, and transformers finds no vocabulary)")

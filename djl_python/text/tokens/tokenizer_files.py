@@ -1,4 +1,4 @@
-"""The files of a checkpoint's tokenizer: what they say, or which of them is broken, and how.
+"""Reads the files of a checkpoint's tokenizer; errors say which file is broken, and how.
 
 Runs in the worker.
 """
@@ -17,11 +17,15 @@ from ...config import Checkpoint, read_json_object
 from ...core.errors import ModelLoadError
 from ...usercode.errors import one_line
 from . import pipelines
+from .encoders import of_lines
 
-#: What reading a file raises that has other contents than it should.
+#: Exceptions of reading a file with unexpected contents.
 _BROKEN: Final = (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
 
 
+_TYPE_IDS: Final = "token_type_ids"
+#: The vocabulary of BERT and its kind, where there is no tokenizer.json.
+_LINES: Final = "vocab.txt"
 #: Files that tokenizers are made of.
 _VOCABULARIES: Final = ("tokenizer.json", "vocab*", "*.model", "*.tiktoken", "tekken.json")
 
@@ -77,31 +81,39 @@ class TokenizerFiles(msgspec.Struct, frozen=True):
             or _eos_ids(model_config, path / "config.json"),
         )
 
-    def backend(self) -> tuple[tokenizers.Tokenizer, dict[str, str]] | None:
-        """The tokenizer with its added tokens, and its special tokens by name; None: transformers must load it.
+    def backend(self) -> tuple[tokenizers.Tokenizer, dict[str, str], bool] | None:
+        """The tokenizer with its added tokens, its special tokens by name, and whether it tells the two texts of a pair
+        apart; None: transformers must load it.
 
         Raises:
             ModelLoadError: one of the files is broken, or does not fit the others.
         """
-        if not self.tokenizer:
+        file = self.path / ("tokenizer.json" if self.tokenizer else _LINES)
+        if not file.is_file():
             return None
-        file = self.path / "tokenizer.json"
         with _blamed(file):
-            parts = msgspec.json.decode(self.tokenizer, type=_Parts)
-        byte_level = b'"ByteLevel"' in bytes(parts.pre_tokenizer) + bytes(parts.decoder)
+            parts = msgspec.json.decode(self.tokenizer, type=_Parts) if self.tokenizer else None
+        byte_level = parts is not None and b'"ByteLevel"' in bytes(parts.pre_tokenizer) + bytes(parts.decoder)
         with _blamed(self.path, "the tokenizer's class (tokenizer_config.json, config.json)"):
-            pipeline = pipelines.choose(self.config, self.model_config, byte_level=byte_level)
-        if pipeline is None:
+            of_class = pipelines.choose(self.config, self.model_config, byte_level=byte_level)
+        if of_class is None or not (self.tokenizer or of_class.reads_lines):
             return None
         with _blamed(file):
-            backend = tokenizers.Tokenizer.from_buffer(self.tokenizer)
+            if self.tokenizer:
+                backend = tokenizers.Tokenizer.from_buffer(self.tokenizer)
+            else:
+                backend = of_lines(file.read_text(encoding="utf-8"))
         with _blamed(file, "it does not fit the tokenizer's class (tokenizer_config.json, config.json)"):
-            pipeline(backend, self.config)
+            of_class.pipeline(backend, self.config)
         with _blamed(self.path, "the tokens of tokenizer_config.json (and special_tokens_map.json)"):
-            special = pipelines.add_tokens(backend, self.config, self.special_tokens)
+            special = pipelines.add_tokens(backend, self.config, self.special_tokens, of_class.defaults)
+        if of_class.ends is not None:
+            with _blamed(file, "it does not fit the tokenizer's class (tokenizer_config.json, config.json)"):
+                of_class.ends(backend, self.config, special)
         backend.no_truncation()
         backend.no_padding()
-        return backend, special
+        names = self.config.get("model_input_names")
+        return backend, special, of_class.has_type_ids if names is None else _TYPE_IDS in names
 
 
 class _Parts(msgspec.Struct):
@@ -121,7 +133,7 @@ class _Named(msgspec.Struct):
 
 @contextlib.contextmanager
 def _blamed(path: Path, what: str = "") -> Iterator[None]:
-    """Have what goes wrong here be the fault of `path`, or of `what` in it."""
+    """Turn exceptions here into an error about `path`, or `what` in it."""
     try:
         yield
     except _BROKEN as exc:
@@ -129,10 +141,10 @@ def _blamed(path: Path, what: str = "") -> Iterator[None]:
         raise ModelLoadError(": ".join(filter(None, (str(path), what, cause)))) from exc
 
 
-def _eos_ids(found: dict[str, Any], file: Path) -> tuple[int, ...]:
+def _eos_ids(config: dict[str, Any], file: Path) -> tuple[int, ...]:
     """The ids of `file`'s eos_token_id, which is absent, an int or a list of ints."""
     with _blamed(file, "eos_token_id"):
-        value = msgspec.convert(found.get("eos_token_id"), int | list[int] | None)
+        value = msgspec.convert(config.get("eos_token_id"), int | list[int] | None)
     if value is None:
         return ()
     return tuple(value) if isinstance(value, list) else (value,)
@@ -143,12 +155,12 @@ def _chat_templates(path: Path, configured: Any) -> dict[str, str]:
 
     Image processors used to keep their templates in chat_template.json.
     """
-    found = {file.stem: _text(file) for file in sorted((path / "additional_chat_templates").glob("*.jinja"))}
+    templates = {file.stem: _text(file) for file in sorted((path / "additional_chat_templates").glob("*.jinja"))}
     main = path / "chat_template.jinja"
     if main.is_file():
-        found["default"] = _text(main)
-    if found:
-        return found
+        templates["default"] = _text(main)
+    if templates:
+        return templates
     processors = path / "chat_template.json"
     return named_templates(read_json_object(processors).get("chat_template"), processors) or named_templates(
         configured, path / "tokenizer_config.json"
@@ -180,9 +192,9 @@ def named_templates(configured: Any, file: Path) -> dict[str, str]:
         ModelLoadError: it is something else; the fault of `file`.
     """
     with _blamed(file, "chat_template"):
-        found = msgspec.convert(configured, str | list[_Named] | dict[str, str] | None)
-    if isinstance(found, str):
-        return {"default": found}
-    if isinstance(found, list):
-        return {entry.name: entry.template for entry in found}
-    return found or {}
+        templates = msgspec.convert(configured, str | list[_Named] | dict[str, str] | None)
+    if isinstance(templates, str):
+        return {"default": templates}
+    if isinstance(templates, list):
+        return {entry.name: entry.template for entry in templates}
+    return templates or {}

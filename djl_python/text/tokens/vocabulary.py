@@ -6,7 +6,7 @@ from ...core.types import Vocabulary
 from .token_bytes import bytes_of_entry
 from .tokenizer import Tokenizer
 
-#: A token in the middle of a text, behind which others are seen as they are there.
+#: A token after which others decode as they do in the middle of a text.
 _BEFORE = "a"
 _INCOMPLETE = "\ufffd"
 
@@ -14,9 +14,9 @@ _INCOMPLETE = "\ufffd"
 def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
     """The bytes that each token adds to a text, for any tokenizer that can be loaded.
 
-    Where a text is not the concatenation of what its tokens stand for (`Tokenizer.token_bytes` is None), a token's
-    bytes are those of the text that it adds behind another token; where that is no whole character, what its entry in
-    the vocabulary says.
+    Where a text is not the concatenation of its tokens' bytes (`Tokenizer.token_bytes` is None), a token's bytes are
+    those of the text that it adds after another token; if that is no whole character, its entry in the vocabulary has
+    them.
     """
     ids = range(tokenizer.vocab_size)
     known = tokenizer.token_bytes
@@ -27,9 +27,9 @@ def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
 def _decoded(tokenizer: Tokenizer) -> list[bytes]:
     before = tokenizer.encode(_BEFORE, add_special_tokens=False)[-1:]
     text_before = tokenizer.decode(before, False, True)
-    found = []
+    decoded = []
     for token_id in range(tokenizer.vocab_size):
         entry = tokenizer.id_to_token(token_id)
         text = "" if entry is None else tokenizer.decode([*before, token_id], False, True).removeprefix(text_before)
-        found.append(bytes_of_entry(entry or "") if _INCOMPLETE in text else text.encode())
-    return found
+        decoded.append(bytes_of_entry(entry or "") if _INCOMPLETE in text else text.encode())
+    return decoded

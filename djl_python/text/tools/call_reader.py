@@ -16,8 +16,8 @@ _ARGUMENTS: Final = ("arguments", "parameters")
 class CallReader:
     """Reads `{"name": ..., "arguments": {...}}`: keys in any order, others skipped; the first of each kind counts.
 
-    What is certain to be a call stays one, as its beginning may have been passed on: it ends before what can't be part
-    of an object, such as the text after arguments whose object was not closed. The arguments that `take` gives are
+    A certain call stays a call, because its beginning may have been passed on: it ends before text that can't be part
+        of an object, such as text after an object that was not closed. The arguments that `take` gives are
     JSON as far as they have come, even where the model's are not quite.
 
     Attributes:

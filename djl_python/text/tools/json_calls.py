@@ -122,28 +122,28 @@ class HermesParser(JsonParser):
 
 
 class LongCatParser(HermesParser):
-    """The same between `<longcat_tool_call>` and `</longcat_tool_call>`."""
+    """Hermes' objects between `<longcat_tool_call>` and `</longcat_tool_call>`."""
 
     starts, ends = ("<longcat_tool_call>",), ("</longcat_tool_call>",)
     markers = starts + ends
 
 
 class InternLmParser(HermesParser):
-    """The same between `<|action_start|><|plugin|>` and `<|action_end|>`. InternLM 2.5 and 3."""
+    """Hermes' objects between `<|action_start|><|plugin|>` and `<|action_end|>`. InternLM 2.5 and 3."""
 
     starts, ends = ("<|action_start|><|plugin|>",), ("<|action_end|>",)
     markers = ("<|action_start|>", "<|plugin|>", "<|action_end|>")
 
 
 class Granite20bParser(HermesParser):
-    """The same after `<function_call>`. Granite 20B for function calling."""
+    """Hermes' objects after `<function_call>`. Granite 20B for function calling."""
 
     starts, ends = ("<function_call>",), ()
     markers = starts
 
 
 class GigaChatParser(HermesParser):
-    """The same after `function call<|role_sep|>`, before which `<|message_sep|>` ends the content. GigaChat 3."""
+    """Hermes' objects after `function call<|role_sep|>`; `<|message_sep|>` ends the content before. GigaChat 3."""
 
     starts, ends = ("<|message_sep|>\n\nfunction call<|role_sep|>", "function call<|role_sep|>"), ()
     markers = ("<|message_sep|>", "<|role_sep|>")
@@ -179,10 +179,10 @@ class Llama3JsonParser(JsonParser):
 
     def _not_a_call(self) -> bool:
         self._release()
-        self._state = self._said
+        self._state = self._announced
         return True
 
-    def _said(self) -> bool:
+    def _announced(self) -> bool:
         """The state after any other text: then only the tag begins a call."""
         if self._say_up_to(self._TAG):
             self._state = self._begin
@@ -191,7 +191,7 @@ class Llama3JsonParser(JsonParser):
 
 
 class ForcedParser(JsonParser):
-    """What `tools.forced_calls` forces: one object, or an array of them.
+    """Calls that `tools.forced_calls` forces: one object, or an array of them.
 
     Args:
         call_id: makes ids in the form that the model's own syntax wants.
@@ -202,7 +202,7 @@ class ForcedParser(JsonParser):
         self._new_id = call_id
 
     def finish(self, reason: FinishReason) -> ParsedText:
-        """End the text; what a limit left of a call before its name is not content, as nobody asked for content."""
+        """End the text. An incomplete call without a name is not content, as no content was asked for."""
         if self._state != self._plain:
             self._raw = self._text = ""
         return super().finish(reason)

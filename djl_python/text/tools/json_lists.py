@@ -21,9 +21,9 @@ class ListParser(JsonParser):
     ends: ClassVar[tuple[str, ...]] = ()
 
     def _begin(self) -> bool:
-        if not (found := self._begin_after(self.starts, self.ends)):
+        if not (mark := self._begin_after(self.starts, self.ends)):
             return False
-        self._state = self._item if found.endswith("[") else self._open
+        self._state = self._item if mark.endswith("[") else self._open
         return True
 
     def _open(self) -> bool:

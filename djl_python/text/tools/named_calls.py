@@ -9,15 +9,15 @@ from ...core.types import ToolUse
 from .call_reader import CallReader
 from .json_calls import HermesParser
 
-#: Longer text between a mark and its arguments is no name.
+#: Longest name: longer text between a mark and the arguments is not a name.
 _LONGEST_HEADER: Final = 256
 
 
 class NamedCallParser(HermesParser):
     """Marks around all calls, and around each: there a name, and the arguments' object."""
 
-    #: What comes between the mark of all calls, or of one, and the arguments. Its groups: `name`, or `typed_name`
-    #: behind the kind of tool; perhaps `id`.
+    #: The text between the mark of all calls, or of one, and the arguments. Its groups: `name`, or `typed_name` after
+    #: the kind of tool; perhaps `id`.
     header: ClassVar[re.Pattern[str]]
 
     def __init__(self, use: ToolUse) -> None:
@@ -33,11 +33,11 @@ class NamedCallParser(HermesParser):
         if at < 0:
             ended = any(mark in self._text for mark in self.ends) or len(self._text) > _LONGEST_HEADER
             return self._not_a_call() if ended else False
-        found = self.header.fullmatch(self._text[:at])
-        if found is None:
+        match = self.header.fullmatch(self._text[:at])
+        if match is None:
             return self._not_a_call()
         self._hold(at)
-        groups = found.groupdict("")
+        groups = match.groupdict("")
         given = groups.get("id", "")
         own = given if given not in self._ids else ""
         self._ids.add(given)

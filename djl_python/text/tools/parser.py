@@ -1,4 +1,4 @@
-"""Tool calls: which syntax a model writes them in, and how a call is forced.
+"""Tool calls: finds a model's syntax, and makes the grammar of a forced call.
 
 Runs in the worker. A `ToolParser` takes one generation's text in pieces and separates content from tool calls;
 `syntax_of` finds the syntax of a model, `forced_calls` makes the grammar of a call that must happen.
@@ -81,14 +81,14 @@ _WITHOUT_IDS: Final = ("draft-03/schema", "draft-04/schema")
 
 
 class ParsedText(NamedTuple):
-    """What a piece of text had: content for the user, and pieces of calls."""
+    """The content and the pieces of calls in a piece of text."""
 
     content: str = ""
     calls: tuple[ToolCallDelta, ...] = ()
 
 
 class ToolParser(abc.ABC):
-    """Parses one generation. The content has nothing of a call's syntax, but all that only looked like a call.
+    """Parses one generation. Text that only looked like a call is content; the syntax of calls is not.
 
     Args:
         use: the tools that may be called.
@@ -106,10 +106,10 @@ class ToolParser(abc.ABC):
 
     @abc.abstractmethod
     def finish(self, reason: FinishReason) -> ParsedText:
-        """End the text; returns what was still held back.
+        """End the text; returns the text that was held back.
 
-        Arguments that the model left open become whole, unless a limit or a stop sequence cut them off. Of a text that
-        a limit cut off, the beginning of a call is no content.
+        Arguments that the model left open become whole, unless a limit or a stop sequence cut them off. If a limit cut
+        the text off, an incomplete call is not content.
         """
 
     @staticmethod
@@ -122,10 +122,10 @@ def tool_parser_class(name: str) -> type[ToolParser]:
     """The parser that `option.tool_call_parser` names.
 
     Raises:
-        ConfigError: there is no such parser; the message lists those that there are.
+        ConfigError: there is no such parser; the message lists the known ones.
     """
-    found: Any = load_object(tool_parser_path(name))
-    return found  # type: ignore[no-any-return]
+    parser: Any = load_object(tool_parser_path(name))
+    return parser  # type: ignore[no-any-return]
 
 
 def tool_parser_path(name: str) -> str:
@@ -177,7 +177,7 @@ def _resource(parameters: Mapping[str, Any], name: str, others: Mapping[str, Map
         schema["$id"] = name
     if str(schema.get("$schema", "")).rstrip("#").endswith(_WITHOUT_IDS):
         del schema["$schema"]
-    # Older drafts ignore what is beside a `$ref`.
+    # Older drafts ignore keywords beside a `$ref`.
     if "$ref" in schema and isinstance(parts := schema.get("allOf", []), list):
         schema["allOf"] = [*parts, {"$ref": schema.pop("$ref")}]
     return schema

@@ -1,7 +1,7 @@
-"""Telling a model about tools that its chat template has no place for. Runs in the worker.
+"""Adds tools to a chat whose template has no place for them. Runs in the worker.
 
-Source: TGI 2.3.2, which appends `tool_prompt` and the tools to the last message. Here that is done where a call is
-forced; otherwise a model without a syntax of calls would only be led to write what is no call.
+Source: TGI 2.3.2, which appends `tool_prompt` and the tools to the last message. Here that is done only if a call is
+    forced: otherwise, a model without a syntax of calls would write something that is no call.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _USUAL: Final = (
 
 
 def with_tools(messages: Sequence[Mapping[str, Any]], use: ToolUse) -> list[Mapping[str, Any]]:
-    """The messages, the last of which that is not the assistant's ends with the tools that may be called."""
+    """The messages, with the callable tools appended to the last one that is not the assistant's."""
     text = f"\n---\n{use.prompt or _USUAL}\n{json.dumps(use.callable, ensure_ascii=False)}"
-    told = list(messages)
-    others = [i for i, message in enumerate(told) if message.get("role") != "assistant"]
+    prompt = list(messages)
+    others = [i for i, message in enumerate(prompt) if message.get("role") != "assistant"]
     if others:
-        message = told[others[-1]]
+        message = prompt[others[-1]]
         content = message.get("content") or ""
         more = content + text if isinstance(content, str) else [*content, {"type": "text", "text": text}]
-        told[others[-1]] = {**message, "content": more}
-    return told
+        prompt[others[-1]] = {**message, "content": more}
+    return prompt

@@ -72,15 +72,15 @@ class PythonicParser(SyntaxParser):
 
     def _is_certain(self) -> bool:
         """Whether the text begins with a call of a known tool."""
-        found = _CALL_LIST.match(self._text)
-        return bool(found and found[2] and found[1] in self._names)
+        match = _CALL_LIST.match(self._text)
+        return bool(match and match[2] and match[1] in self._names)
 
     def _cannot_be(self) -> bool:
-        found = _CALL_LIST.match(self._text)
-        assert found is not None  # it begins with a bracket
-        if found[2]:
+        match = _CALL_LIST.match(self._text)
+        assert match is not None  # it begins with a bracket
+        if match[2]:
             return True  # a call, but not of a known tool
-        return found.end() < len(self._text)
+        return match.end() < len(self._text)
 
     def _scan(self, char: str) -> None:
         if self._quote:
@@ -131,7 +131,7 @@ class PythonicParser(SyntaxParser):
 
 
 class Lfm2Parser(BlockParser):
-    """`<|tool_call_start|>[f(x=1), g()]<|tool_call_end|>`, or a JSON array there, for which one can ask. LFM2, LFM2.5.
+    """`<|tool_call_start|>[f(x=1), g()]<|tool_call_end|>`, or a JSON array if the prompt asks for one. LFM2, LFM2.5.
 
     Source: Liquid's documentation of tool use.
     """
@@ -153,7 +153,7 @@ class Olmo3Parser(BlockParser):
     markers = ("<function_calls>", "</function_calls>")
 
     def _calls_of(self, block: str) -> list[tuple[str, str]] | None:
-        listed = _STRING_OR_NEXT_CALL.sub(lambda found: found["string"] or "),", block)
+        listed = _STRING_OR_NEXT_CALL.sub(lambda match: match["string"] or "),", block)
         return _python_calls(f"[{listed}]")
 
 
@@ -174,11 +174,11 @@ def _python_calls(source: str) -> list[tuple[str, str]] | None:
     """Names and arguments (as JSON) of a list of calls; None: `source` is something else."""
     names: dict[str | None, str] = {}
 
-    def as_python(found: re.Match[str]) -> str:
-        if string := found["string"]:
+    def as_python(match: re.Match[str]) -> str:
+        if string := match["string"]:
             return string.replace("\r", "\\r").replace("\n", "\\n")
         stand_in = f"n{len(names)}"
-        names[stand_in] = found["name"]
+        names[stand_in] = match["name"]
         return stand_in
 
     try:

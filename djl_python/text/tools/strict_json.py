@@ -1,7 +1,7 @@
-"""JSON as models write it in, JSON out: an object or array, character by character. Runs in the worker.
+"""Repairs models' JSON: an object or array, character by character. Runs in the worker.
 
-What is JSON already comes out as it went in. Models also write raw line breaks and lone backslashes in strings (a path,
-a regular expression), quotes within quotes, Python's words, and leave commas, names' quotes or closing brackets out.
+Valid JSON passes unchanged. Models also write raw line breaks and lone backslashes in strings (a path, a regular
+expression), quotes within quotes, Python's words, and leave commas, names' quotes or closing brackets out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ESCAPES: Final = {char: f"\\{char}" for char in '"\\/bfnrt'}
 _CLOSERS: Final = {"{": "}", "[": "]"}
 _WORDS: Final = {"true": "true", "false": "false", "null": "null", "True": "true", "False": "false", "None": "null"}
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
-#: No value, name or bracket begins with it: the text after an object that was not closed does.
+#: Begins no value, name or bracket, but text after an object that was not closed.
 _STRAY: Final = "<"
 
 
@@ -62,11 +62,11 @@ class StrictJson:
         self._digits = ""
 
     def feed(self, char: str) -> str:
-        """What becomes certain with this character."""
+        """The output that this character makes certain."""
         return self._state(char)
 
     def close(self) -> str:
-        """What is missing to a whole value: quotes, values of names, brackets."""
+        """The missing end of the value: quotes, values of names, brackets."""
         if self.done:
             return ""
         return self._unfinished() + self._end_all()
@@ -197,7 +197,7 @@ class StrictJson:
         return space + closed
 
     def _unfinished(self) -> str:
-        """What is missing to the value that was begun."""
+        """The missing end of the current value."""
         state, self._state = self._state, self._between
         if state in (self._string, self._escape, self._unicode, self._quoted):
             cut = {self._escape: "\\\\", self._unicode: f"\\\\u{self._digits}"}.get(state, "")

@@ -17,7 +17,7 @@ class SyntaxParser(ToolParser):
     `_raw` is text consumed as the beginning of a call that is not certain yet. White space around calls is dropped.
     """
 
-    #: What begins and ends calls; by default the same as `markers`.
+    #: Marks that begin and end calls; by default `markers`.
     marks: tuple[str, ...] = ()
 
     def __init__(self, use: ToolUse) -> None:
@@ -26,7 +26,7 @@ class SyntaxParser(ToolParser):
         self._new_id = self.call_id
         self._text = self._raw = self._space = ""
         self._calls_begun = 0
-        self._among_calls = False  # after a call, in a list or before an end mark: what is left there is not content
+        self._among_calls = False  # after a call, in a list or before an end mark: the rest there is not content
         self._content: list[str] = []
         self._calls: list[ToolCallDelta] = []
         self._state: Callable[[], bool] = self._begin
@@ -90,20 +90,20 @@ class SyntaxParser(ToolParser):
 
     def _say_up_to(self, *marks: str) -> str:
         """Pass on the text before the first of `marks`, hold the mark and return it; "": there is none (yet)."""
-        found = [(at, mark) for mark in marks if (at := self._text.find(mark)) >= 0]
-        at, first = min(found, default=(len(self._text) - max(_overlap(self._text, mark) for mark in marks), ""))
+        places = [(at, mark) for mark in marks if (at := self._text.find(mark)) >= 0]
+        at, first = min(places, default=(len(self._text) - max(_overlap(self._text, mark) for mark in marks), ""))
         self._say(self._text[:at])
         self._text = self._text[at:]
         self._hold(len(first))
         return first
 
     def _begin_after(self, starts: tuple[str, ...], ends: tuple[str, ...]) -> str:
-        """The mark that begins the next call, once it is held; after calls, marks that end some are left out."""
-        found = self._say_up_to(*starts, *(ends if self._calls_begun else ()))
-        if found and found not in starts:
+        """The mark that begins the next call, once it is held; end marks after calls are dropped."""
+        mark = self._say_up_to(*starts, *(ends if self._calls_begun else ()))
+        if mark and mark not in starts:
             self._raw = ""
             return self._begin_after(starts, ends)
-        return found
+        return mark
 
     def _skip_space(self) -> bool:
         """Hold leading white space; whether any other text follows."""
@@ -143,7 +143,7 @@ class BlockParser(SyntaxParser):
         return at >= 0 and self._close_block(at, end)
 
     def _close_block(self, at: int, end: str) -> bool:
-        """Hear the calls in the first `at` characters, after which `end` comes."""
+        """Parse the calls in the first `at` characters, before `end`."""
         calls = self._calls_of(self._text[:at].strip())
         self._hold(at + len(end))
         if not calls:

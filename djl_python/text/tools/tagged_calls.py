@@ -1,6 +1,6 @@
 """Tool calls whose arguments are texts between tags: Qwen 3 Coder's, GLM's and others'. Runs in the worker.
 
-What such a text stands for depends on the tool's schema: "5" is a number where a number is asked for.
+The tool's schema decides the type of a text: "5" is a number where a number is expected.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _QUOTED: Final = r"""["']?([^"'>]+)["']?"""
 class TaggedParser(BlockParser):
     """Blocks with calls, each with texts by name."""
 
-    #: A call: (name, what has its arguments).
+    #: A call: (name, arguments).
     call: ClassVar[re.Pattern[str]]
     #: An argument: (name, text).
     argument: ClassVar[re.Pattern[str]]
-    #: Whether a block is only a call if it names a known tool: for syntaxes in which a word is a call.
+    #: Whether a call must name a known tool: for syntaxes in which a word alone is a call.
     only_known: ClassVar[bool] = False
 
     def __init__(self, use: ToolUse) -> None:
@@ -35,13 +35,13 @@ class TaggedParser(BlockParser):
         }
 
     def _calls_of(self, block: str) -> list[tuple[str, str]] | None:
-        found = [(call[1].strip(), call[2]) for call in self.call.finditer(self._opening + block)]
-        if self.only_known and any(name not in self._names for name, _ in found):
+        calls = [(call[1].strip(), call[2]) for call in self.call.finditer(self._opening + block)]
+        if self.only_known and any(name not in self._names for name, _ in calls):
             return None
-        return [(name, self._arguments(body, self._schemas.get(name, {}))) for name, body in found]
+        return [(name, self._arguments(body, self._schemas.get(name, {}))) for name, body in calls]
 
     def _arguments(self, body: str, schemas: Mapping[str, Any]) -> str:
-        values = {found[1].strip(): found[2] for found in self.argument.finditer(body)}
+        values = {match[1].strip(): match[2] for match in self.argument.finditer(body)}
         parts = (f"{_string(name)}: {_value(text, schemas.get(name))}" for name, text in values.items())
         return "{" + ", ".join(parts) + "}"
 
@@ -59,7 +59,7 @@ class QwenXmlParser(TaggedParser):
 
 
 class SeedOssParser(QwenXmlParser):
-    """The same between `<seed:tool_call>` and `</seed:tool_call>`."""
+    """Qwen's XML calls between `<seed:tool_call>` and `</seed:tool_call>`."""
 
     blocks: ClassVar = {"<seed:tool_call>": "</seed:tool_call>"}
     markers = ("<seed:tool_call>", "</seed:tool_call>", "</function>", "</parameter>")
@@ -105,10 +105,10 @@ class FunctionGemmaParser(BlockParser):
     markers = ("<start_function_call>", "<end_function_call>", "<escape>")
 
     def _calls_of(self, block: str) -> list[tuple[str, str]] | None:
-        found = self._CALL.fullmatch(block)
-        if found is None:
+        match = self._CALL.fullmatch(block)
+        if match is None:
             return None
-        return [(found[1], strict(self._TEXT.sub(lambda text: _string(text[1]), found[2])))]
+        return [(match[1], strict(self._TEXT.sub(lambda text: _string(text[1]), match[2])))]
 
 
 def _string(text: str) -> str:
@@ -133,7 +133,7 @@ def _properties(parameters: object) -> Mapping[str, Any]:
 
 
 def _types(schema: object) -> set[str] | None:
-    """The types that a schema allows; None: it does not tell."""
+    """The types that a schema allows; None: unknown."""
     if not isinstance(schema, Mapping):
         return None
     if isinstance(kinds := schema.get("type"), str | list):
@@ -143,8 +143,8 @@ def _types(schema: object) -> set[str] | None:
         return set().union(*(_types_of(json.dumps(value)) for value in values))
     for name in ("anyOf", "oneOf"):
         if isinstance(members := schema.get(name), list):
-            found = [_types(member) for member in members]
-            return None if None in found else set().union(*(one for one in found if one is not None))
+            types = [_types(member) for member in members]
+            return None if None in types else set().union(*(values for values in types if values is not None))
     return None
 
 

@@ -64,13 +64,13 @@ def recorded(server: RunningServer, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def test_requests_are_recorded_without_secrets(recorded: Path) -> None:
-    found = entries(recorded)
-    assert [one["path"].partition("?")[0] for one in found] == [
+    requests = entries(recorded)
+    assert [one["path"].partition("?")[0] for one in requests] == [
         *("/v1/completions", "/v1/completions", "/invocations", "/invocations", "/ping")
     ]
-    assert json.loads(found[0]["body"])["prompt"] == "Hello"
-    assert found[0]["status"] == 200 and found[0]["answer_bytes"] > 50 and found[0]["duration_s"] > 0
-    assert [one["at_s"] for one in found] == sorted(one["at_s"] for one in found)
+    assert json.loads(requests[0]["body"])["prompt"] == "Hello"
+    assert requests[0]["status"] == 200 and requests[0]["answer_bytes"] > 50 and requests[0]["duration_s"] > 0
+    assert [one["at_s"] for one in requests] == sorted(one["at_s"] for one in requests)
     assert SECRET not in recorded.read_text(encoding="utf-8")
 
 

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from djl_python.bench.traffic.recording import Entry, Head, Privacy, Recorder, read
+from djl_python.bench.traffic.recording import Privacy, RecordedRequest, Recorder, RecordingHead, read
 
 
-def entry(**fields: object) -> Entry:
-    return Entry(**{"at_s": 0.5, "method": "POST", "path": "/", "headers": {}, "body": "{}", **fields})  # type: ignore[arg-type]
+def entry(**fields: object) -> RecordedRequest:
+    return RecordedRequest(**{"at_s": 0.5, "method": "POST", "path": "/", "headers": {}, "body": "{}", **fields})  # type: ignore[arg-type]
 
 
 def test_a_recording_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "r"
-    recorder = Recorder(path, Head(1.0, "http://a"))
+    recorder = Recorder(path, RecordingHead(1.0, "http://a"))
     entries = [entry(), entry(**Privacy().kept_body(b"\xff\x00")), entry(body=None, body_bytes=7)]
     for one in entries:
         recorder.add(one)
@@ -22,11 +22,11 @@ def test_a_recording_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert list(read(path)) == entries
     assert [one.content for one in entries] == [b"{}", b"\xff\x00", b""]
     with pytest.raises(FileExistsError):
-        Recorder(path, Head(1.0, "http://a"))
+        Recorder(path, RecordingHead(1.0, "http://a"))
 
 
 @pytest.mark.parametrize("content", ["", "{}\n", "no json\n", '{"began_s": 1, "target": "a"}\n{"at_s": 1}\n'])
-def test_what_is_no_recording(tmp_path: Path, content: str) -> None:
+def test_a_file_that_is_no_recording_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "r"
     path.write_text(content)
     if content:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from djl_python.config import ServerConfig, load_model_config, parse_model_spec
+from djl_python.config import ServerConfig, parse_model_spec
 from djl_python.core.errors import ConfigError
+from djl_python.sources import load_model_config
 
 
 def warnings(directory: Path, properties: str) -> list[str]:
@@ -64,7 +65,7 @@ def checkpoint(tmp_path: Path) -> Path:
         ("option.device_id=0", "option.device_id has no effect: load_on_devices says where workers are"),
     ],
 )
-def test_what_is_said_of_a_key(checkpoint: Path, line: str, said: str) -> None:
+def test_a_key_that_has_no_effect_has_a_remark(checkpoint: Path, line: str, said: str) -> None:
     assert warnings(checkpoint, line) == [said]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from djl_python.config import Options, ServingSettings
 from djl_python.config.binding import settings_of
 from djl_python.config.keys.without_effect import OPTIONS_WITHOUT_EFFECT, SERVING_WITHOUT_EFFECT
-from djl_python.config.server import ServerConfig
+from djl_python.config.settings.server import ServerConfig
 from djl_python.engine.builtin.options import BuiltInOptions
 
 

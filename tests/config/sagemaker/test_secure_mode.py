@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from djl_python.config import ModelSpec, ServerConfig, load_model_config
+from djl_python.config import ModelSpec, ServerConfig
 from djl_python.config.sagemaker.secure_mode import PICKLES
 from djl_python.core.errors import ConfigError
+from djl_python.sources import load_model_config
 from tests.sketches import write_sketch
 
 
@@ -39,6 +40,12 @@ def write(name: str, text: str = "") -> Callable[[Path], None]:
     return make
 
 
+def adapter_with_code(model: Path) -> None:
+    for name in ("adapter_config.json", "model.py"):
+        (model / "adapters" / "a").mkdir(parents=True, exist_ok=True)
+        (model / "adapters" / "a" / name).write_text("{}")
+
+
 def linked(model: Path) -> None:
     elsewhere = model.parent / "elsewhere"
     elsewhere.mkdir()
@@ -57,6 +64,7 @@ PICKLED, TEMPLATES, REQUIREMENTS = "DISALLOW_PICKLE_FILES", "DISALLOW_CHAT_TEMPL
         (REMOTE, write("serving.properties", "option.trust_remote_code=true"), "serving.properties:1: option.trust_"),
         (SCRIPTS, write("model.py"), "model.py: secure mode runs no code"),
         (SCRIPTS, write("mine.py"), "mine.py: secure mode runs no code"),
+        (SCRIPTS, adapter_with_code, "adapter a: "),
         (SCRIPTS, write("MAR-INF/MANIFEST.json"), "MAR-INF: secure mode runs no code"),
         (SCRIPTS, write("serving.properties", "option.entryPoint=other.py"), "serving.properties:1: option.entryPoint"),
         (SCRIPTS, write("serving.properties", "option.entryPoint=json:loads"), "option.entryPoint=json:loads"),
@@ -83,7 +91,9 @@ PICKLED, TEMPLATES, REQUIREMENTS = "DISALLOW_PICKLE_FILES", "DISALLOW_CHAT_TEMPL
         (TEMPLATES, write("additional_chat_templates/x.jinja"), "additional_chat_templates/x.jinja: secure mode takes"),
     ],
 )
-def test_what_a_control_forbids(model: Path, control: str, violate: Callable[[Path], None], message: str) -> None:
+def test_a_control_refuses_models_that_violate_it(
+    model: Path, control: str, violate: Callable[[Path], None], message: str
+) -> None:
     load(model, control)
     violate(model)
     (line,) = refusals(model, control)
@@ -153,3 +163,10 @@ def test_no_control_is_left_out_by_a_mistake_in_its_name(model: Path) -> None:
 def test_a_tokenizer_without_a_template_is_taken(model: Path) -> None:
     assert "chat_template" not in json.loads((model / "tokenizer_config.json").read_text())
     load(model, TEMPLATES)
+
+
+@pytest.mark.parametrize(("mode", "controls"), [("true", SCRIPTS), ("true", REMOTE), ("false", SCRIPTS)])
+def test_code_of_adapters_that_are_registered_later_is_refused_too(model: Path, mode: str, controls: str) -> None:
+    environ = {"SAGEMAKER_SECURE_MODE": mode, "SAGEMAKER_SECURITY_CONTROLS": controls}
+    config = load_model_config(ModelSpec(name="mine", url=str(model)), ServerConfig(), environ)
+    assert config.runs_adapter_code is not (mode == "true" and controls == SCRIPTS)

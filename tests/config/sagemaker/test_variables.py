@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from djl_python.config import ModelSpec, load_model_config, load_server_config
+from djl_python.config import ModelSpec, load_server_config
 from djl_python.config.sagemaker.variables import log_level
 from djl_python.core.errors import ConfigError
+from djl_python.sources import load_model_config
 
 
 def test_the_port_is_the_platforms_and_the_host_stays() -> None:

@@ -17,7 +17,7 @@ from djl_python.config.sources.hub_ids import id_of_page, is_hub_id
     owner/name- o/n..m größe/x
     """.split(),
 )
-def test_what_the_hub_itself_takes(text: str) -> None:
+def test_hub_ids_are_those_that_the_hub_takes(text: str) -> None:
     try:
         validate_repo_id(text)
     except HFValidationError:

@@ -68,7 +68,9 @@ def test_full_texts() -> None:
         ({}, {"output_formatter": "sse"}, "text/event-stream"),
     ],
 )
-def test_what_is_streamed(body: dict[str, Any], options: dict[str, Any], content_type: str) -> None:
+def test_an_output_formatter_sets_the_content_type(
+    body: dict[str, Any], options: dict[str, Any], content_type: str
+) -> None:
     formatter = parse({"inputs": "a", **body}, **options).formatter
     assert formatter.headers["content-type"].startswith(content_type)
     assert formatter.stream is (content_type != "application/json")
@@ -105,7 +107,7 @@ def test_each_prompt_has_all_other_parameters() -> None:
         assert request.ignored == alone.ignored == ("early_stopping", "length_penalty", "yyy", "zzz")
 
 
-def test_what_has_no_place_is_named() -> None:
+def test_parameters_without_a_place_in_a_batch_are_reported_as_ignored() -> None:
     parameters = {"details": True, "n": 2, "best_of": 2, "top_n_tokens": 3, "decoder_input_details": True}
     parsed = parse({"inputs": "a", "parameters": parameters})
     assert parsed.formatter.headers["x-ignored-parameters"] == "decoder_input_details,details,n,top_n_tokens"
@@ -142,9 +144,9 @@ def test_errors_are_the_documented_ones(body: Any, message: str) -> None:
         parse(body)
     answer = LMI.error(caught.value, model(), inputs=inputs(body))
     assert answer.status == 424
-    found = json.loads(answer.body)
-    assert found.pop("error").endswith(message)
-    assert found == {"code": 424, "message": "invoke handler failure"}
+    error = json.loads(answer.body)
+    assert error.pop("error").endswith(message)
+    assert error == {"code": 424, "message": "invoke handler failure"}
 
 
 def test_an_error_ends_a_stream() -> None:
@@ -160,15 +162,21 @@ def test_the_front_ends_refusals_stay_what_they_are() -> None:
     assert answer.status == 503 and json.loads(answer.body)["type"] != "invoke handler failure"
 
 
-def test_continuous_batching_has_one_prompt() -> None:
-    with pytest.raises(errors.PayloadError, match=r"option\.rolling_batch=disable"):
-        parse({"inputs": ["a"]}, rolling_batch="auto")
-    assert len(parse({"messages": [{"role": "user", "content": "a"}]}).requests) == 1  # a chat is a chat
+def test_a_chat_is_a_chat_with_dynamic_batches_too() -> None:
+    assert len(parse({"messages": [{"role": "user", "content": "a"}]}).requests) == 1
+
+
+def test_a_prompt_that_fails_has_its_error_in_its_place() -> None:
+    formatter = parse({"inputs": ["a", "b"]}).formatter
+    assert formatter.isolates
+    formatter.fail_item(0, errors.GenerationError("lost"))
+    formatter.push(delta(1, ends="text"))
+    failure = {"code": 424, "message": "invoke handler failure", "error": "lost"}
+    assert json.loads(formatter.end()) == [failure, {"generated_text": "text"}]
+    assert not parse({"inputs": ["a", "b"], "stream": True}).formatter.isolates
 
 
 def test_tgis_shapes_are_those_of_continuous_batching() -> None:
-    with pytest.raises(errors.PayloadError, match="an array belongs to dynamic batching"):
-        parse({"inputs": ["a"]}, tgi_compat=True)
     formatter = parse({"inputs": "a", "parameters": {"details": False}}, tgi_compat=True).formatter
     formatter.push(delta(0, ends="text"))
     assert json.loads(formatter.end()) == [{"generated_text": "text"}]

@@ -57,10 +57,10 @@ def test_a_request() -> None:
 
 
 def test_an_answer() -> None:
-    found = whole(chat(), said("Good"), said(" day", end=ending(FinishReason.LENGTH)))
-    assert re.fullmatch(r"chatcmpl-[0-9a-f]{32}", found.pop("id"))
-    assert isinstance(found.pop("created"), int)
-    assert found == {
+    completion = whole(chat(), said("Good"), said(" day", end=ending(FinishReason.LENGTH)))
+    assert re.fullmatch(r"chatcmpl-[0-9a-f]{32}", completion.pop("id"))
+    assert isinstance(completion.pop("created"), int)
+    assert completion == {
         "object": "chat.completion",
         "choices": [
             {
@@ -89,12 +89,12 @@ def test_finish_reasons(reason: FinishReason, expected: str) -> None:
 def test_a_stream_is_jsonlines() -> None:
     formatter = chat({"stream": True, "logprobs": True, "top_logprobs": 1})
     assert formatter.headers["content-type"] == "application/jsonlines"
-    found = lines(
+    chunks = lines(
         answer(formatter, said(" Oh", token(" Oh", -4.5, " Oh")), said(" hi", token(" hi", -1.0), end=ending()))
     )
-    assert len({(one.pop("id"), one.pop("created")) for one in found}) == 1
+    assert len({(one.pop("id"), one.pop("created")) for one in chunks}) == 1
     oh = {"token": " Oh", "logprob": -4.5, "bytes": [32, 79, 104]}
-    assert found[0] == {
+    assert chunks[0] == {
         "object": "chat.completion.chunk",
         "choices": [
             {
@@ -105,15 +105,15 @@ def test_a_stream_is_jsonlines() -> None:
             }
         ],
     }
-    (last,) = found[1]["choices"]
+    (last,) = chunks[1]["choices"]
     assert (last["delta"], last["finish_reason"]) == ({"content": " hi"}, "eos_token")
-    assert len(found) == 2
+    assert len(chunks) == 2
 
 
 def test_a_stream_tells_its_usage_when_asked() -> None:
     formatter = chat({"stream": True, "stream_options": {"include_usage": True}})
-    found = lines(answer(formatter, said("A", end=ending())))
-    assert (found[-1]["choices"], found[-1]["usage"]["total_tokens"]) == ([], 8)
+    chunks = lines(answer(formatter, said("A", end=ending())))
+    assert (chunks[-1]["choices"], chunks[-1]["usage"]["total_tokens"]) == ([], 8)
 
 
 def test_tool_calls() -> None:
@@ -159,13 +159,13 @@ def test_chat_formatters_frame_other_requests_too() -> None:
 
 
 def test_sse_ends_with_done() -> None:
-    (found,) = events(chat({"stream": True}, output_formatter="sse_chat"), said("A", end=ending()))
-    assert found["choices"][0]["delta"] == {"role": "assistant", "content": "A"}
+    (chunk,) = events(chat({"stream": True}, output_formatter="sse_chat"), said("A", end=ending()))
+    assert chunk["choices"][0]["delta"] == {"role": "assistant", "content": "A"}
 
 
 def test_tgi_compat_has_the_role_in_every_delta() -> None:
-    found = lines(answer(chat({"stream": True}, tgi_compat=True), said("A"), said("B", end=ending())))
-    assert [one["choices"][0]["delta"] for one in found] == [
+    chunks = lines(answer(chat({"stream": True}, tgi_compat=True), said("A"), said("B", end=ending())))
+    assert [one["choices"][0]["delta"] for one in chunks] == [
         {"role": "assistant", "content": "A"},
         {"role": "assistant", "content": "B"},
     ]
@@ -193,16 +193,16 @@ def test_refused(body: dict[str, Any], beside: dict[str, Any]) -> None:
     given = inputs("predict", {"messages": MESSAGES} | body, "lmi")
     with pytest.raises(errors.ServingError) as caught:
         LMI.parse(given, model())
-    found = LMI.error(caught.value, model(), inputs=given)
-    assert found.status == 424
-    assert json.loads(found.body) == {**beside, "error": caught.value.message, "code": 424}
+    response = LMI.error(caught.value, model(), inputs=given)
+    assert response.status == 424
+    assert json.loads(response.body) == {**beside, "error": caught.value.message, "code": 424}
 
 
 def test_an_error_ends_a_stream() -> None:
     error = errors.GenerationError("out of luck")
-    (found,) = lines(chat({"stream": True}).error(error))
-    assert (found["error"], found["code"]) == ("out of luck", 424)
-    assert found["choices"] == [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": "error"}]
+    (chunk,) = lines(chat({"stream": True}).error(error))
+    assert (chunk["error"], chunk["code"]) == ("out of luck", 424)
+    assert chunk["choices"] == [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": "error"}]
     assert sse(chat({"stream": True}, output_formatter="sse_chat").error(error))[0]["error"] == "out of luck"
     (tgi,) = lines(chat({"stream": True}, tgi_compat=True).error(error))
     assert tgi["error_type"] == "generation"
@@ -217,7 +217,7 @@ def test_a_stream_whose_writer_is_gone_ends_in_the_same_way(output_formatter: st
     formatter = chat({"stream": True}, output_formatter=output_formatter, tgi_compat=tgi_compat)
     read = sse if output_formatter == "sse_chat" else lines
     (expected,) = read(formatter.error(error))
-    (found,) = read(LMI.stream_error(error, formatter.headers, served))
-    assert found.pop("created") - expected.pop("created") <= 1
-    assert found == expected
+    (chunk,) = read(LMI.stream_error(error, formatter.headers, served))
+    assert chunk.pop("created") - expected.pop("created") <= 1
+    assert chunk == expected
     assert "x-completion-id" not in chat({}).headers

@@ -25,19 +25,19 @@ def test_a_completion(options: dict[str, Any]) -> None:
     parsed = parse({"model": "lmi", "prompt": "Hi.", "max_tokens": 7, "temperature": 0}, **options)
     (request,) = parsed.requests
     assert (request.prompt, request.sampling.max_new_tokens, request.must_fit) == ("Hi.", 7, False)
-    found = whole(parsed.formatter, said("Good"), said(" day", end=ending(FinishReason.LENGTH)))
-    assert found["object"] == "text_completion"
-    assert found["choices"] == [{"index": 0, "text": "Good day", "logprobs": None, "finish_reason": "length"}]
-    assert found["usage"] == {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
+    completion = whole(parsed.formatter, said("Good"), said(" day", end=ending(FinishReason.LENGTH)))
+    assert completion["object"] == "text_completion"
+    assert completion["choices"] == [{"index": 0, "text": "Good day", "logprobs": None, "finish_reason": "length"}]
+    assert completion["usage"] == {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
 
 
 @pytest.mark.parametrize("stream", [True, "True"])
 def test_a_stream_is_jsonlines(stream: Any) -> None:
     formatter = parse({"prompt": "Hi.", "stream": stream}).formatter
     assert formatter.headers["content-type"] == "application/jsonlines"
-    found = lines(answer(formatter, said("Good"), said("", end=ending())))
-    assert [one["choices"][0]["text"] for one in found] == ["Good", ""]
-    assert [one["choices"][0]["finish_reason"] for one in found] == [None, "stop"]
+    chunks = lines(answer(formatter, said("Good"), said("", end=ending())))
+    assert [one["choices"][0]["text"] for one in chunks] == ["Good", ""]
+    assert [one["choices"][0]["finish_reason"] for one in chunks] == [None, "stop"]
 
 
 @pytest.mark.parametrize("options", [{"output_formatter": "sse"}, {"output_formatter": "jsonlines"}, DYNAMIC_STREAM])
@@ -57,7 +57,7 @@ def test_several_prompts() -> None:
     assert [request.prompt for request in parse({"prompt": ["a", "b"]}).requests] == ["a", "b"]
 
 
-def test_what_has_no_effect_is_named() -> None:
+def test_parameters_without_effect_are_reported_as_ignored() -> None:
     formatter = parse({"prompt": "Hi.", "parameters": {"max_new_tokens": 3}, "temperature": 0, "top_p": 0.5}).formatter
     assert formatter.headers["x-ignored-parameters"] == "parameters,top_p"
 

@@ -122,7 +122,7 @@ def test_the_other_sequences_come_after_the_best() -> None:
     ]
 
 
-def test_who_asks_for_several_sequences_gets_details() -> None:
+def test_several_sequences_come_with_details() -> None:
     parsed = parse({"inputs": "What?", "parameters": {"n": 2, "best_of": 3, "details": False}})
     assert parsed.requests[0].branching == Branching(n=2, best_of=3)
     for choice in (0, 1):
@@ -233,8 +233,8 @@ def test_the_others_of_several_are_tgis_too() -> None:
     formatter = parse({"inputs": "What?", "parameters": asked}, tgi_compat=True).formatter
     for choice in (0, 1):
         formatter.push(delta(TOKENS, finish(text=f"text {choice}"), choice))
-    (found,) = json.loads(formatter.end())
-    (other,) = found["details"]["best_of_sequences"]
+    (first,) = json.loads(formatter.end())
+    (other,) = first["details"]["best_of_sequences"]
     check(other, "BestOfSequence")
     assert (other["generated_text"], other["seed"], other["prefill"]) == ("text 1", 42, [])
     assert other["tokens"] == TGI_TOKENS
@@ -312,7 +312,7 @@ def test_json_that_says_it_is_a_form() -> None:
         LMI.parse(inputs(b'{"inputs": "x"}', "application/x-www-form-urlencoded"), model())
 
 
-def test_what_has_no_effect_is_named_in_a_header() -> None:
+def test_parameters_without_effect_are_named_in_a_header() -> None:
     parsed = parse({"inputs": "x", "parameters": {"seed": 1, "zz\n": 2, "aa": 3}, "model": "m", "n": None})
     assert parsed.requests[0].ignored == ("aa", "model", "seed", "zz\n")
     assert parsed.formatter.headers["x-ignored-parameters"] == "aa,model,seed,'zz\\n'"
@@ -350,7 +350,7 @@ def adapted(
 def test_an_adapter_is_refused(given: dict[str, Any], name: str) -> None:
     with pytest.raises(errors.ParameterError) as caught:
         adapted(**given)
-    assert caught.value.message.startswith(f"{name}: this model has no adapters; option.enable_lora=true with")
+    assert caught.value.message.startswith(f"{name}: this model has no adapters; option.enable_lora=true serves")
 
 
 @pytest.mark.parametrize(
@@ -411,9 +411,13 @@ def test_the_base_model_may_be_named_as_an_adapter(adapters: Any) -> None:
         ({}, "inputs: required, expected a string"),
         ({"inputs": None}, "inputs: required, expected a string"),
         ({"messages": None}, "inputs: required, expected a string (or prompt, for a completion"),
-        ({"inputs": ""}, "inputs: expected a non-empty string, got an empty one"),
-        ({"inputs": 5}, "inputs: expected a non-empty string, got a number"),
-        ({"inputs": ["a"]}, "inputs: expected a non-empty string, got an array (an array belongs to dynamic batching"),
+        ({"inputs": ""}, "inputs: expected a non-empty string or an array of them, got an empty one"),
+        ({"inputs": 5}, "inputs: expected a non-empty string or an array of them, got a number"),
+        ({"inputs": []}, "inputs: expected a string or an array of strings, got an empty one"),
+        ({"inputs": ["a", 1]}, "inputs[1]: expected a non-empty string, got 1"),
+        ({"inputs": ["a"], "stream": True}, "inputs: an array can't be streamed"),
+        ({"inputs": ["a"], "parameters": {"output_formatter": "sse"}}, "inputs: an array can't be streamed"),
+        ({"inputs": ["a"] * 1025}, "inputs: expected at most 1024 sequences together, got 1025 prompts"),
         ({"inputs": "x", "parameters": []}, "parameters: expected an object, got an array"),
         ({"inputs": "x", "stream": "yes"}, "stream: expected true or false, got a string"),
     ],
@@ -547,7 +551,7 @@ def test_a_handler_that_fails() -> None:
         (errors.ServingError("no"), 500, "InternalServerException"),
     ],
 )
-def test_what_the_front_end_refuses(error: errors.ServingError, status: int, kind: str) -> None:
+def test_the_front_ends_errors_have_lmis_shape(error: errors.ServingError, status: int, kind: str) -> None:
     for served in (None, model(), model(rolling_batch="disable")):
         answered = LMI.error(error, served)
         assert (answered.status, answered.headers["content-type"]) == (status, "application/json")
@@ -587,11 +591,11 @@ def test_routes() -> None:
     ("error", "status", "kind"),
     [(errors.OverloadedError("full"), 503, "overloaded"), (errors.RouteError("no"), 404, "not_found")],
 )
-def test_what_the_front_end_refuses_as_tgis_clients_read_it(error: errors.ServingError, status: int, kind: str) -> None:
+def test_the_front_ends_errors_can_be_read_by_tgis_clients(error: errors.ServingError, status: int, kind: str) -> None:
     answered = LMI.error(error, model(tgi_compat=True))
-    found = json.loads(answered.body)
-    assert (answered.status, found["code"], found["message"]) == (status, status, error.message)
-    assert (found["error"], found["error_type"]) == (error.message, kind)
+    body = json.loads(answered.body)
+    assert (answered.status, body["code"], body["message"]) == (status, status, error.message)
+    assert (body["error"], body["error_type"]) == (error.message, kind)
 
 
 def test_only_a_stream_of_objects_ends_with_one() -> None:

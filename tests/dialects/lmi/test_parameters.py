@@ -79,8 +79,8 @@ def test_defaults() -> None:
     ],
 )
 def test_sampling(given: dict[str, Any], expected: dict[str, Any]) -> None:
-    found = sampling(given)
-    assert {name: getattr(found, name) for name in expected} == expected
+    params = sampling(given)
+    assert {name: getattr(params, name) for name in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,8 @@ def test_sampling(given: dict[str, Any], expected: dict[str, Any]) -> None:
     ],
 )
 def test_text(given: dict[str, Any], expected: dict[str, Any]) -> None:
-    found = text(given)
-    assert {name: getattr(found, name) for name in expected} == expected
+    options = text(given)
+    assert {name: getattr(options, name) for name in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -138,8 +138,8 @@ def test_branching(given: dict[str, Any], details: bool, expected: Branching) ->
     ],
 )
 def test_tensorrt_llm_has_defaults_of_its_own(given: dict[str, Any], expected: tuple[float, ...]) -> None:
-    found = sampling(given, ModelConfig(name="m", option=Options(rolling_batch="trtllm")))
-    assert (found.top_k, found.top_p, found.temperature) == expected
+    params = sampling(given, ModelConfig(name="m", option=Options(rolling_batch="trtllm")))
+    assert (params.top_k, params.top_p, params.temperature) == expected
 
 
 @pytest.mark.parametrize("name", ["n", "best_of", "num_beams"])
@@ -189,7 +189,7 @@ def test_do_sample_can_be_inferred(given: dict[str, Any], draws: bool) -> None:
         ({"watermark": True, "made up": None}, ["watermark"]),
     ],
 )
-def test_what_has_no_effect_is_named(given: dict[str, Any], names: list[str]) -> None:
+def test_parameters_without_effect_are_reported_as_ignored(given: dict[str, Any], names: list[str]) -> None:
     assert ignored(given) == names
 
 
@@ -263,7 +263,7 @@ def test_unknown_parameters_can_be_refused() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_told(given: dict[str, Any], message: str) -> None:
+def test_a_wrong_parameter_is_named_in_the_error(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ParameterError) as caught:
         read_parameters(given, MODEL)
     assert caught.value.message == message

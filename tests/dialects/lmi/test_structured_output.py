@@ -33,15 +33,22 @@ def grammar(parameters: dict[str, Any], **options: Any) -> Grammar | None:
         ({"guided_regex": "a+"}, Grammar("regex", "a+", "parameters.guided_regex")),
         ({"guided_choice": ["a", "b"]}, Grammar("regex", "a|b", "parameters.guided_choice")),
         ({"structured_outputs": {"regex": "a+"}}, Grammar("regex", "a+", "parameters.structured_outputs.regex")),
+        ({"json_schema": SCHEMA}, Grammar("json_schema", TEXT, "parameters.json_schema")),
+        ({"json_schema": TEXT}, Grammar("json_schema", TEXT, "parameters.json_schema")),
+        ({"regex": "a+"}, Grammar("regex", "a+", "parameters.regex")),
         ({"grammar": {"type": "json", "value": SCHEMA}}, Grammar("json_schema", TEXT, "parameters.grammar.value")),
         ({"grammar": {"type": "regex", "value": "a+"}}, Grammar("regex", "a+", "parameters.grammar.value")),
+        ({"ebnf": "root ::= a"}, Grammar("gbnf", "root ::= a", "parameters.ebnf")),
+        ({"guided_grammar": "root ::= a"}, Grammar("gbnf", "root ::= a", "parameters.guided_grammar")),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}},
             Grammar("json_schema", TEXT, "parameters.response_format.json_schema.schema"),
         ),
     ],
 )
-def test_what_asks_for_a_form(parameters: dict[str, Any], expected: Grammar | None, options: dict[str, Any]) -> None:
+def test_fields_for_structured_output_become_a_grammar(
+    parameters: dict[str, Any], expected: Grammar | None, options: dict[str, Any]
+) -> None:
     assert grammar(parameters, **options) == expected
 
 
@@ -59,12 +66,20 @@ def test_what_asks_for_a_form(parameters: dict[str, Any], expected: Grammar | No
             "grammar",
             "not together with parameters.response_format",
         ),
-        ({"structured_outputs": {"grammar": "a"}}, "structured_outputs", "expected json, regex, choice or json_object"),
-        ({"guided_grammar": "a"}, "guided_grammar", "not served, expected guided_json, guided_regex or guided_choice"),
+        (
+            {"structured_outputs": {"x": "a"}},
+            "structured_outputs",
+            "expected json, regex, choice, grammar or json_object",
+        ),
+        ({"structural_tag": "a"}, "structural_tag", "not served, expected json_schema or regex"),
         ({"allowed_token_ids": [1]}, "allowed_token_ids", "not served, expected logit_bias"),
+        ({"ebnf": ""}, "ebnf", "expected a grammar in GBNF"),
+        ({"regex": "a", "json_schema": SCHEMA}, "regex", "not together with json_schema"),
     ],
 )
-def test_what_is_wrong_is_told(parameters: dict[str, Any], field: str, message: str) -> None:
+def test_a_wrong_field_for_structured_output_is_named_in_the_error(
+    parameters: dict[str, Any], field: str, message: str
+) -> None:
     with pytest.raises(ParameterError) as caught:
         grammar(parameters)
     assert caught.value.field == f"parameters.{field}"

@@ -194,7 +194,7 @@ def test_sampling(given: dict[str, Any], draws: bool) -> None:
     assert draws or sampling.temperature == 1.0
 
 
-def test_what_has_no_effect() -> None:
+def test_parameters_without_effect_are_ignored_or_refused() -> None:
     parsed = parameters(watermark=True, typical_p=0.5, do_sample=False, temperature=0.5, seed=3, unheard_of=1)
     names = "seed,temperature,typical_p,unheard_of,watermark"
     assert parsed.formatter.headers["x-ignored-parameters"] == names
@@ -237,7 +237,7 @@ def test_pictures() -> None:
 def test_adapters() -> None:
     assert parameters(adapter_id="None").requests
     message = refused({"inputs": "a", "parameters": {"adapter_id": "adapter-1"}})
-    assert message.startswith("parameters.adapter_id: this model has no adapters; option.enable_lora=true with")
+    assert message.startswith("parameters.adapter_id: this model has no adapters; option.enable_lora=true serves")
 
 
 @pytest.mark.parametrize(
@@ -294,5 +294,5 @@ def test_inputs_are_limited() -> None:
     assert refused({"inputs": [half, half]}).startswith("inputs: expected at most")
 
 
-def test_it_has_a_row_in_the_table() -> None:
+def test_the_table_has_a_row_for_mindie() -> None:
     assert isinstance(dialect("mindie"), MindieDialect)

@@ -17,7 +17,8 @@ from djl_python.core.engine_info import EngineInfo
 from djl_python.core.types import Delta, Finish, FinishReason, Token, TopToken
 from djl_python.dialects import dialect
 from djl_python.dialects.openai.dialect import OpenAIDialect
-from djl_python.dialects.shared.base import Formatter, Kind, ModelStatus
+from djl_python.dialects.shared.base import Formatter, Kind
+from djl_python.dialects.shared.views import ModelStatus
 from tests.dialects.exchange import called, ending, events, inputs, lines, model, said, sse, token, whole
 from tests.dialects.tgi.tgi_schema import check
 
@@ -37,11 +38,11 @@ def chat(body: dict[str, Any] | None = None, **options: Any) -> Formatter:
 
 
 def test_an_answer() -> None:
-    found = whole(chat(), said("Good"), said(" day"), said("", end=ending()))
-    assert re.fullmatch(r"chatcmpl-[0-9a-f]{32}", found.pop("id"))
-    assert isinstance(found.pop("created"), int)
-    assert found.pop("system_fingerprint").startswith("djl-serving-")
-    assert found == {
+    completion = whole(chat(), said("Good"), said(" day"), said("", end=ending()))
+    assert re.fullmatch(r"chatcmpl-[0-9a-f]{32}", completion.pop("id"))
+    assert isinstance(completion.pop("created"), int)
+    assert completion.pop("system_fingerprint").startswith("djl-serving-")
+    assert completion == {
         "object": "chat.completion",
         "model": "served",
         "choices": [
@@ -58,10 +59,10 @@ def test_an_answer() -> None:
 
 def test_a_stream() -> None:
     formatter = chat({"stream": True})
-    found = events(formatter, said("Good"), said(" day"), said("", end=ending(FinishReason.STOP)))
-    assert len({(one.pop("id"), one.pop("created"), one.pop("system_fingerprint")) for one in found}) == 1
+    chunks = events(formatter, said("Good"), said(" day"), said("", end=ending(FinishReason.STOP)))
+    assert len({(one.pop("id"), one.pop("created"), one.pop("system_fingerprint")) for one in chunks}) == 1
     common = {"object": "chat.completion.chunk", "model": "served"}
-    assert found == [
+    assert chunks == [
         {**common, "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}]}
         for delta, reason in [
             ({"role": "assistant", "content": "Good"}, None),
@@ -74,21 +75,21 @@ def test_a_stream() -> None:
 
 def test_pieces_of_a_stream_differ_in_nothing_but_their_text() -> None:
     texts = ["A", 'B"\n', "\\é\u2028", "C"]
-    found = events(chat({"stream": True}), *map(said, texts), said("", end=ending()))
-    assert [event["choices"][0]["delta"].get("content") for event in found] == [*texts, None]
-    for event in found[1:4]:
-        assert event | {"choices": []} == found[0] | {"choices": []}
-        assert event["choices"][0].keys() == found[0]["choices"][0].keys()
+    chunks = events(chat({"stream": True}), *map(said, texts), said("", end=ending()))
+    assert [event["choices"][0]["delta"].get("content") for event in chunks] == [*texts, None]
+    for event in chunks[1:4]:
+        assert event | {"choices": []} == chunks[0] | {"choices": []}
+        assert event["choices"][0].keys() == chunks[0]["choices"][0].keys()
         assert event["choices"][0]["delta"].keys() == {"content"}
 
 
 def test_a_stream_with_usage() -> None:
-    found = events(
+    chunks = events(
         chat({"stream": True, "stream_options": {"include_usage": True}}), said("A"), said("B", end=ending())
     )
-    assert [one["usage"] for one in found[:-1]] == [None, None]
-    assert found[-1]["choices"] == []
-    assert found[-1]["usage"] == {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
+    assert [one["usage"] for one in chunks[:-1]] == [None, None]
+    assert chunks[-1]["choices"] == []
+    assert chunks[-1]["usage"] == {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
 
 
 def test_steps_without_a_character_are_not_streamed() -> None:
@@ -129,8 +130,8 @@ def test_logprobs() -> None:
         "refusal": None,
     }
     asked = {"logprobs": True, "top_logprobs": 2}
-    found = whole(chat(asked), said(" é", spoken, end=ending()))
-    assert found["choices"][0]["logprobs"] == expected
+    completion = whole(chat(asked), said(" é", spoken, end=ending()))
+    assert completion["choices"][0]["logprobs"] == expected
     (only,) = events(chat(asked | {"stream": True}), said(" é", spoken, end=ending()))
     assert only["choices"][0]["logprobs"] == expected
 
@@ -146,8 +147,8 @@ def test_a_token_is_told_as_among_its_alternatives() -> None:
     half = TopToken(7, "\ufffd", -0.25, partial=b"\xf0\x9f")
     end = TopToken(2, "<end>", -0.5, special=True)
     spoken = [Token(one.id, "", one.logprob, one.special, (one,), one.text, one.partial) for one in (half, end)]
-    found = whole(chat({"logprobs": True, "top_logprobs": 1}), said("", *spoken, end=ending()))
-    told = found["choices"][0]["logprobs"]["content"]
+    completion = whole(chat({"logprobs": True, "top_logprobs": 1}), said("", *spoken, end=ending()))
+    told = completion["choices"][0]["logprobs"]["content"]
     assert [one.pop("top_logprobs") for one in told] == [[one] for one in told]
     assert told == [
         {"token": "\ufffd", "logprob": -0.25, "bytes": [0xF0, 0x9F]},
@@ -156,9 +157,9 @@ def test_a_token_is_told_as_among_its_alternatives() -> None:
 
 
 def test_no_logprob_goes_missing_in_a_stream() -> None:
-    found = events(chat({"logprobs": True, "stream": True}), said(""), said("é"), said("", end=ending()))
-    assert [len(one["choices"][0]["logprobs"]["content"]) for one in found] == [1, 1, 1]
-    assert [one["choices"][0]["delta"]["content"] for one in found] == ["", "é", ""]
+    chunks = events(chat({"logprobs": True, "stream": True}), said(""), said("é"), said("", end=ending()))
+    assert [len(one["choices"][0]["logprobs"]["content"]) for one in chunks] == [1, 1, 1]
+    assert [one["choices"][0]["delta"]["content"] for one in chunks] == ["", "é", ""]
 
 
 def test_several_answers() -> None:
@@ -168,12 +169,12 @@ def test_several_answers() -> None:
         said("", choice=1, end=ending()),
         said("C", choice=0, end=ending(FinishReason.LENGTH)),
     ]
-    found = whole(chat({"n": 2}), *deltas)
-    assert [(one["index"], one["message"]["content"], one["finish_reason"]) for one in found["choices"]] == [
+    completion = whole(chat({"n": 2}), *deltas)
+    assert [(one["index"], one["message"]["content"], one["finish_reason"]) for one in completion["choices"]] == [
         (0, "BC", "length"),
         (1, "A", "stop"),
     ]
-    assert found["usage"] == {"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 11}
+    assert completion["usage"] == {"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 11}
     streamed = [one["choices"][0] for one in events(chat({"n": 2, "stream": True}), *deltas)]
     assert [one["index"] for one in streamed] == [1, 0, 1, 0]
     assert [one["delta"].get("role") for one in streamed] == ["assistant", "assistant", None, None]
@@ -190,15 +191,15 @@ def thought(text: str, end: Finish | None = None) -> Delta:
 
 
 def test_reasoning_is_beside_the_content() -> None:
-    found = whole(chat(), thought("Hm,"), thought(" well"), said("Yes"), said("", end=REASONED))
-    assert found["choices"][0]["message"] == {
+    completion = whole(chat(), thought("Hm,"), thought(" well"), said("Yes"), said("", end=REASONED))
+    assert completion["choices"][0]["message"] == {
         "role": "assistant",
         "content": "Yes",
         "reasoning_content": "Hm, well",
         "reasoning": "Hm, well",
         "refusal": None,
     }
-    assert found["usage"]["completion_tokens_details"] == {"reasoning_tokens": 2}
+    assert completion["usage"]["completion_tokens_details"] == {"reasoning_tokens": 2}
 
 
 def test_an_answer_without_content_or_without_reasoning() -> None:
@@ -212,15 +213,18 @@ def test_an_answer_without_content_or_without_reasoning() -> None:
 def test_reasoning_is_streamed_in_deltas_of_its_own(tgi_compat: bool) -> None:
     deltas = [thought("Hm"), thought(" ,"), said("Yes"), said("."), said("", end=REASONED)]
     asked = {"stream": True, "stream_options": {"include_usage": True}}
-    *found, last = events(chat(asked, tgi_compat=tgi_compat), *deltas)
+    formatter = chat(asked, tgi_compat=tgi_compat)
+    formatter.prepared([[1]], splits_reasoning=True)
+    *chunks, last = events(formatter, *deltas)
     role = {"role": "assistant"}
     always = role if tgi_compat else {}
-    assert [one["choices"][0]["delta"] for one in found] == [
+    none = {"reasoning_content": None, "reasoning": None}
+    assert [one["choices"][0]["delta"] for one in chunks] == [
         {**role, "reasoning_content": "Hm", "reasoning": "Hm"},
         {**always, "reasoning_content": " ,", "reasoning": " ,"},
-        {**always, "content": "Yes"},
-        {**always, "content": "."},
-        {**role, "content": ""} if tgi_compat else {},
+        {**always, **none, "content": "Yes"},
+        {**always, **none, "content": "."},
+        {**role, **none, "content": ""} if tgi_compat else none,
     ]
     assert last["usage"]["completion_tokens_details"] == {"reasoning_tokens": 2}
 
@@ -309,27 +313,31 @@ def test_a_stop_sequence_after_a_call_has_not_cut_it() -> None:
 
 
 def test_tgi_compat() -> None:
-    found = events(chat({"stream": True}, tgi_compat=True), said("A"), said("B"), said("", end=ending()))
-    assert [one["choices"][0]["delta"] for one in found] == [
+    chunks = events(chat({"stream": True}, tgi_compat=True), said("A"), said("B"), said("", end=ending()))
+    assert [one["choices"][0]["delta"] for one in chunks] == [
         {"role": "assistant", "content": "A"},
         {"role": "assistant", "content": "B"},
         {"role": "assistant", "content": ""},
     ]
-    assert [one["choices"][0]["finish_reason"] for one in found] == [None, None, "stop"]
+    assert [one["choices"][0]["finish_reason"] for one in chunks] == [None, None, "stop"]
     assert whole(chat(tgi_compat=True), said("A", end=ending()))["choices"][0]["message"] == {
         "role": "assistant",
         "content": "A",
     }
     streamed = events(chat({"tools": [WEATHER], "stream": True}, tgi_compat=True), *CALLS)
     assert all(set(one["choices"][0]["delta"]) == {"role", "tool_calls"} for one in streamed)
+    apart = (*CALLS[:-1], msgspec.structs.replace(CALLS[-1], finish=None), said("", end=ending()))
+    last = events(chat({"tools": [WEATHER], "stream": True}, tgi_compat=True), *apart)[-1]["choices"][0]
+    assert last["finish_reason"] == "tool_calls"
+    assert last["delta"] == {"role": "assistant", "tool_calls": [{"index": 1, "function": {"arguments": ""}}]}
 
 
 def test_jsonlines_chat_frames_chats_here_too() -> None:
     formatter = chat({"stream": True}, output_formatter="jsonlines_chat")
     assert formatter.headers["content-type"] == "application/jsonlines"
     assert formatter.keep_alive == b""
-    found = lines(formatter.push(said("A")) + formatter.push(said("B", end=ending())) + formatter.end())
-    assert [one["choices"][0]["delta"]["content"] for one in found] == ["A", "B"]
+    chunks = lines(formatter.push(said("A")) + formatter.push(said("B", end=ending())) + formatter.end())
+    assert [one["choices"][0]["delta"]["content"] for one in chunks] == ["A", "B"]
     assert not chat({}, output_formatter="jsonlines_chat").stream
     assert chat({"stream": True}, output_formatter="jsonlines").headers["content-type"].startswith("text/event-stream")
 
@@ -343,7 +351,7 @@ def test_events_say_their_charset_where_openai_s_do(tgi: bool, expected: str) ->
         assert made.headers["content-type"] == expected
 
 
-def test_what_has_no_effect_is_named() -> None:
+def test_parameters_without_effect_are_reported_as_ignored() -> None:
     formatter = chat({"temperature": 0, "seed": 7, "zzz": 1, "user": "me", "store": True, "metadata": {"a": "b"}})
     assert formatter.headers["x-ignored-parameters"] == "seed,zzz"
     assert "x-ignored-parameters" not in chat({"user": "me", "model": "any"}).headers
@@ -373,11 +381,11 @@ def test_what_has_no_effect_is_named() -> None:
     ],
 )
 def test_errors(error: errors.ServingError, status: int, kind: str, param: str | None, code: str | None) -> None:
-    found = OPENAI.error(error, model())
-    body = json.loads(found.body)["error"]
-    assert (found.status, body.pop("type"), body.pop("param"), body.pop("code")) == (status, kind, param, code)
+    answer = OPENAI.error(error, model())
+    body = json.loads(answer.body)["error"]
+    assert (answer.status, body.pop("type"), body.pop("param"), body.pop("code")) == (status, kind, param, code)
     assert list(body) == ["message"]
-    assert ("retry-after" in found.headers) is (status in (429, 503))
+    assert ("retry-after" in answer.headers) is (status in (429, 503))
 
 
 def test_a_prompt_that_is_too_long_is_told_in_openais_words() -> None:
@@ -400,8 +408,8 @@ def test_a_prompt_that_is_too_long_is_told_in_openais_words() -> None:
     completion_error = json.loads(OPENAI.error(error, operation="completion").body)["error"]
     assert completion_error["param"] == "prompt"
     ours = errors.PayloadError("inputs: the tokenizer makes no tokens of this text", "inputs")
-    found = json.loads(OPENAI.error(ours, operation="completion").body)["error"]
-    assert (found["message"], found["param"]) == ("prompt: the tokenizer makes no tokens of this text", "prompt")
+    body = json.loads(OPENAI.error(ours, operation="completion").body)["error"]
+    assert (body["message"], body["param"]) == ("prompt: the tokenizer makes no tokens of this text", "prompt")
 
 
 def test_prompts_under_tgi_compat_are_limited_in_number() -> None:
@@ -410,15 +418,15 @@ def test_prompts_under_tgi_compat_are_limited_in_number() -> None:
     given = inputs("completion", body)
     with pytest.raises(errors.ParameterError) as caught:
         OPENAI.parse(given, model(max_client_batch_size=2, tgi_compat=True))
-    found = OPENAI.error(caught.value, model(tgi_compat=True), operation="completion", inputs=given)
+    answer = OPENAI.error(caught.value, model(tgi_compat=True), operation="completion", inputs=given)
     message = "Input validation error: Number of prompts exceeds the maximum allowed batch size of 2"
-    assert (found.status, json.loads(found.body)) == (422, {"error": message, "error_type": "validation"})
+    assert (answer.status, json.loads(answer.body)) == (422, {"error": message, "error_type": "validation"})
 
 
 def test_errors_under_tgi_compat() -> None:
-    found = OPENAI.error(errors.ParameterError("n: no", "n"), model(tgi_compat=True))
-    assert found.status == 422
-    assert json.loads(found.body) == {"error": "Input validation error: n: no", "error_type": "validation"}
+    answer = OPENAI.error(errors.ParameterError("n: no", "n"), model(tgi_compat=True))
+    assert answer.status == 422
+    assert json.loads(answer.body) == {"error": "Input validation error: n: no", "error_type": "validation"}
 
 
 def test_an_error_ends_a_stream() -> None:
@@ -435,14 +443,14 @@ def test_an_error_ends_a_stream() -> None:
 # ------------------------------------------------------------------------------------------------ TGI's document
 
 
-def check_objects(found: dict[str, Any], kind: str, component: str) -> None:
+def check_objects(answer: dict[str, Any], kind: str, component: str) -> None:
     """Hold an answer against TGI's document, which has `object` beside its components and no `bytes`."""
-    assert found.pop("object") == kind
-    for choice in found["choices"]:
+    assert answer.pop("object") == kind
+    for choice in answer["choices"]:
         for token_logprob in (choice.get("logprobs") or {}).get("content", ()):
             for each in (token_logprob, *token_logprob["top_logprobs"]):
                 assert bytes(each.pop("bytes")).decode() == each["token"]
-    check(found, component)
+    check(answer, component)
 
 
 def test_chats_are_those_of_tgis_document() -> None:
@@ -461,7 +469,7 @@ def test_completions_are_those_of_tgis_document() -> None:
         for one in events(formatter, *deltas) if stream else [whole(formatter, *deltas)]:
             for each in one["choices"]:
                 each.pop("logprobs")  # always null, and OpenAI's
-            check_objects(one, "text_completion", "Chunk" if stream else "CompletionFinal")
+            check_objects(one, "text_completion", "CompletionFinal" if "usage" in one else "Chunk")
 
 
 # ------------------------------------------------------------------------------------------------ models
@@ -483,13 +491,13 @@ VIEW: Any = View([status("a", 11.5), status("b", 12.0, "1"), status("b", 13.0, "
 
 
 def test_models() -> None:
-    found = OPENAI.page("models", VIEW, {}, b"")
-    assert found.status == 200
-    assert json.loads(found.body) == {
+    answer = OPENAI.page("models", VIEW, {}, b"")
+    assert answer.status == 200
+    assert json.loads(answer.body) == {
         "object": "list",
         "data": [
-            {"id": "a", "object": "model", "created": 11, "owned_by": "djl-serving"},
-            {"id": "b", "object": "model", "created": 12, "owned_by": "djl-serving"},
+            {"id": "a", "object": "model", "created": 11, "owned_by": "djl-serving", "root": "a"},
+            {"id": "b", "object": "model", "created": 12, "owned_by": "djl-serving", "root": "b"},
         ],
     }
 
@@ -503,6 +511,7 @@ def test_an_adapter_is_a_model_too() -> None:
         "object": "model",
         "created": 11,
         "owned_by": "djl-serving",
+        "root": "a",
         "parent": "a",
     }
 
@@ -515,11 +524,22 @@ def test_a_requests_model_may_name_an_adapter(name: str | None, adapter: str) ->
         assert [request.adapter for request in parsed.requests] == [adapter]
 
 
-def test_what_runs_a_model() -> None:
-    engine = EngineInfo(runner="torch-paged", refusal="an unknown activation in the MLP", weight_bytes=9)
+def test_a_models_page_shows_its_engine() -> None:
+    engine = EngineInfo(runner="torch-paged", refusal="an unknown activation in the MLP", max_model_len=9)
     view: Any = View([replace(status("a", 11.5), engine=engine)])
-    found = json.loads(OPENAI.page("model", view, {"model": "a"}, b"").body)["engine"]
-    assert msgspec.convert(found, EngineInfo) == engine
+    shown = json.loads(OPENAI.page("model", view, {"model": "a"}, b"").body)
+    assert msgspec.convert(shown["engine"], EngineInfo) == engine
+    assert shown["max_model_len"] == 9
+
+
+@pytest.mark.parametrize(
+    ("source", "root"), [("org/name", "org/name"), ("/opt/secret", "a"), ("s3://bucket/secret", "a"), ("", "a")]
+)
+def test_a_models_root_is_a_checkpoint_of_the_hub_and_no_path(source: str, root: str) -> None:
+    of_a = status("a", 11.5)
+    option = msgspec.structs.replace(of_a.config.option, model_id=source)
+    view: Any = View([replace(of_a, config=msgspec.structs.replace(of_a.config, option=option))])
+    assert json.loads(OPENAI.page("model", view, {"model": "a"}, b"").body)["root"] == root
 
 
 def test_a_model() -> None:
@@ -528,6 +548,7 @@ def test_a_model() -> None:
         "object": "model",
         "created": 11,
         "owned_by": "djl-serving",
+        "root": "a",
     }
     slashed: Any = replace(VIEW, models=[status("org/name", 1)])
     assert json.loads(OPENAI.page("model", slashed, {"owner": "org", "model": "name"}, b"").body)["id"] == "org/name"
@@ -584,8 +605,8 @@ def test_a_long_body_is_refused_without_making_objects_of_it() -> None:
 
 def test_fields_are_called_what_the_request_calls_them() -> None:
     empty = errors.PayloadError("inputs: the tokenizer makes no tokens of this text", "inputs")
-    found = OPENAI.error(empty, model(tgi_compat=True), operation="completion")
-    assert json.loads(found.body) == {
+    answer = OPENAI.error(empty, model(tgi_compat=True), operation="completion")
+    assert json.loads(answer.body) == {
         "error": "Input validation error: prompt: the tokenizer makes no tokens of this text",
         "error_type": "validation",
     }
@@ -601,6 +622,16 @@ def test_routes() -> None:
         ("GET", "/v1/models", Kind.PAGE),
         ("GET", "/v1/models/{model}", Kind.PAGE),
         ("GET", "/v1/models/{owner}/{model}", Kind.PAGE),
+        ("GET", "/version", Kind.PAGE),
+        ("POST", "/detokenize", Kind.QUERY),
+        ("POST", "/v1/embeddings", Kind.GENERATE),
+        ("POST", "/v1/score", Kind.GENERATE),
+        ("POST", "/score", Kind.GENERATE),
+        ("POST", "/v1/rerank", Kind.GENERATE),
+        ("POST", "/v2/rerank", Kind.GENERATE),
+        ("POST", "/rerank", Kind.GENERATE),
+        ("POST", "/pooling", Kind.GENERATE),
+        ("POST", "/classify", Kind.GENERATE),
         ("POST", "/v1/files", Kind.KEPT),
         ("GET", "/v1/files", Kind.KEPT),
         ("GET", "/v1/files/{file_id}", Kind.KEPT),
@@ -611,3 +642,20 @@ def test_routes() -> None:
         ("GET", "/v1/batches/{batch_id}", Kind.KEPT),
         ("POST", "/v1/batches/{batch_id}/cancel", Kind.KEPT),
     ]
+
+
+@pytest.mark.parametrize("continuous", [True, False])
+def test_a_stream_may_count_as_it_goes(continuous: bool) -> None:
+    options = {"stream_options": {"include_usage": True, "continuous_usage_stats": continuous}}
+    bodies = (("chat", {"messages": MESSAGES}), ("completion", {"prompt": "Hi."}))
+    for operation, body in bodies:
+        formatter = OPENAI.parse(inputs(operation, {**body, "stream": True, **options}), model()).formatter
+        formatter.prepared([[1, 2, 3]], splits_reasoning=False)
+        deltas = (said("a"), said("bc", token("b"), token("c")), said("d"), said("", end=ending(generated_tokens=5)))
+        *pieces, last = events(formatter, *deltas)
+        counts = [piece["usage"] and piece["usage"]["completion_tokens"] for piece in pieces]
+        assert counts == ([1, 3, 4, 5] if continuous else [None] * 4)
+        if continuous:
+            assert {piece["usage"]["prompt_tokens"] for piece in pieces} == {3}
+            assert pieces[-1]["usage"]["total_tokens"] == 8
+        assert last["usage"]["completion_tokens"] == 5 and last["choices"] == []

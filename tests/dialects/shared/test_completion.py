@@ -56,7 +56,7 @@ def test_a_request() -> None:
     assert (request.sampling.top_logprobs, request.sampling.prompt_logprobs) == (4, None)
 
 
-def test_what_chats_have_too_means_the_same() -> None:
+def test_completions_and_chats_read_shared_fields_alike() -> None:
     fields = {name: value for name, value in SHARED.items() if name not in ("stream", "stream_options")}
     fields |= {"zzz": 1, "guided_regex": None, "prediction": "x"}
     (request,) = parse(fields | {"logprobs": 2}).requests
@@ -94,7 +94,7 @@ def test_scoring_a_prompt() -> None:
             "prompt[0]: expected a string, an integer >= 0 or an array, each item an integer >= 0, got -1",
         ),
         ({"suffix": "end"}, "suffix: this model does not fill gaps"),
-        ({"guided_grammar": "a"}, "guided_grammar: not served"),
+        ({"structural_tag": "a"}, "structural_tag: not served"),
         ({"max_tokens": 0}, "max_tokens: expected an integer >= 1 (0 only with echo=true), got 0"),
         ({"logprobs": 21}, "logprobs: expected an integer >= 0 and <= 20, got 21"),
         ({"n": 2, "best_of": 1}, "best_of: expected at least n (2), got 1"),
@@ -115,11 +115,11 @@ def test_refused(body: dict[str, Any], message: str) -> None:
 
 
 def test_an_answer() -> None:
-    found = whole(parse().formatter, said("Good"), said(" day", end=ending()))
-    assert found.pop("id").startswith("cmpl-")
-    assert isinstance(found.pop("created"), int)
-    assert found.pop("system_fingerprint").startswith("djl-serving-")
-    assert found == {
+    completion = whole(parse().formatter, said("Good"), said(" day", end=ending()))
+    assert completion.pop("id").startswith("cmpl-")
+    assert isinstance(completion.pop("created"), int)
+    assert completion.pop("system_fingerprint").startswith("djl-serving-")
+    assert completion == {
         "object": "text_completion",
         "model": "served",
         "choices": [{"index": 0, "text": "Good day", "logprobs": None, "finish_reason": "stop"}],
@@ -127,16 +127,26 @@ def test_an_answer() -> None:
     }
 
 
-@pytest.mark.parametrize(("tgi", "before"), [(False, None), (True, "")])
-def test_a_stream(tgi: bool, before: str | None) -> None:
-    parsed = parse({"stream": True, "stream_options": {"include_usage": True}}, tgi_compat=tgi)
-    found = events(parsed.formatter, said("Good"), said(""), said(" day", end=ending(FinishReason.LENGTH)))
-    assert [one["choices"] for one in found] == [
-        [{"index": 0, "text": "Good", "logprobs": None, "finish_reason": before}],
+def test_a_stream() -> None:
+    parsed = parse({"stream": True, "stream_options": {"include_usage": True}})
+    chunks = events(parsed.formatter, said("Good"), said(""), said(" day", end=ending(FinishReason.LENGTH)))
+    assert [one["choices"] for one in chunks] == [
+        [{"index": 0, "text": "Good", "logprobs": None, "finish_reason": None}],
         [{"index": 0, "text": " day", "logprobs": None, "finish_reason": "length"}],
         [],
     ]
-    assert [one["usage"] and one["usage"]["total_tokens"] for one in found] == [None, None, 8]
+    assert [one["usage"] and one["usage"]["total_tokens"] for one in chunks] == [None, None, 8]
+
+
+@pytest.mark.parametrize("include_usage", [False, True])
+def test_under_tgi_compat_the_last_piece_of_each_text_has_its_usage(include_usage: bool) -> None:
+    body = {"prompt": ["a", "b"], "stream": True, "stream_options": {"include_usage": include_usage}}
+    deltas = [said("Good"), said("", end=ending()), said("Bad", choice=1), said("", choice=1, end=ending())]
+    chunks = events(parse(body, tgi_compat=True).formatter, *deltas)
+    assert [one["choices"][0]["finish_reason"] for one in chunks] == ["", "stop", "", "stop"]
+    counted = {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
+    assert [one.get("usage") for one in chunks] == [None, counted, None, counted]
+    assert "usage" not in chunks[0]
 
 
 def test_several_prompts_with_several_answers() -> None:
@@ -145,9 +155,9 @@ def test_several_prompts_with_several_answers() -> None:
         said(f"text {choice}", choice=choice, end=ending(prompt_tokens=10 * (1 + choice // 2)))
         for choice in (3, 0, 2, 1)
     ]
-    found = whole(formatter, *deltas)
-    assert [one["text"] for one in found["choices"]] == ["text 0", "text 1", "text 2", "text 3"]
-    assert found["usage"] == {"prompt_tokens": 30, "completion_tokens": 12, "total_tokens": 42}
+    completion = whole(formatter, *deltas)
+    assert [one["text"] for one in completion["choices"]] == ["text 0", "text 1", "text 2", "text 3"]
+    assert completion["usage"] == {"prompt_tokens": 30, "completion_tokens": 12, "total_tokens": 42}
 
 
 def test_logprobs() -> None:
@@ -161,8 +171,8 @@ def test_logprobs() -> None:
         said("Go", token("Go", -0.25, "Go", "x", "x")),
         said("od", token("od", -0.5, "y"), end=ending()),
     )
-    found = whole(parse({"logprobs": 2}).formatter, *steps)
-    assert found["choices"][0]["logprobs"] == expected
+    completion = whole(parse({"logprobs": 2}).formatter, *steps)
+    assert completion["choices"][0]["logprobs"] == expected
     streamed = [
         one["choices"][0]["logprobs"] for one in events(parse({"logprobs": 2, "stream": True}).formatter, *steps)
     ]
@@ -180,9 +190,9 @@ def test_echo() -> None:
 
 def test_echo_with_logprobs() -> None:
     formatter = parse({"echo": True, "logprobs": 1}).formatter
-    found = whole(formatter, said("Good", token("Good", -0.5), end=ending(prefill=PREFILL)))["choices"][0]
-    assert found["text"] == "Hi.Good"
-    assert found["logprobs"] == {
+    choice = whole(formatter, said("Good", token("Good", -0.5), end=ending(prefill=PREFILL)))["choices"][0]
+    assert choice["text"] == "Hi.Good"
+    assert choice["logprobs"] == {
         "tokens": ["Hi", ".", "Good"],
         "token_logprobs": [None, -2.0, -0.5],
         "top_logprobs": [None, {"!": -1.0, ".": -2.0}, {"Good": -0.5}],
@@ -213,32 +223,32 @@ def test_a_streamed_echo_is_the_whole_one_in_pieces(max_tokens: int) -> None:
 def test_the_echo_beside_logprobs_is_what_the_tokens_say() -> None:
     prefill = (Token(0, "<s>", None, True), *PREFILL)
     formatter = parse({"echo": True, "logprobs": 1}).formatter
-    found = whole(formatter, said("Good", end=ending(prefill=prefill)))["choices"][0]
-    assert found["text"] == "<s>Hi.Good"
-    spans = zip(found["logprobs"]["text_offset"], found["logprobs"]["tokens"], strict=True)
-    assert all(found["text"].startswith(said, at) for at, said in spans)
+    choice = whole(formatter, said("Good", end=ending(prefill=prefill)))["choices"][0]
+    assert choice["text"] == "<s>Hi.Good"
+    spans = zip(choice["logprobs"]["text_offset"], choice["logprobs"]["tokens"], strict=True)
+    assert all(choice["text"].startswith(said, at) for at, said in spans)
 
 
 def test_a_scored_prompt_is_all_there_is() -> None:
     formatter = parse({"echo": True, "logprobs": 1, "max_tokens": 0}).formatter
-    found = whole(formatter, said("Good", end=ending(prefill=PREFILL, generated_tokens=1)))
-    assert found["choices"][0]["text"] == "Hi."
-    assert found["choices"][0]["logprobs"]["tokens"] == ["Hi", "."]
-    assert found["choices"][0]["finish_reason"] == "length"
-    assert found["usage"]["completion_tokens"] == 0
+    completion = whole(formatter, said("Good", end=ending(prefill=PREFILL, generated_tokens=1)))
+    assert completion["choices"][0]["text"] == "Hi."
+    assert completion["choices"][0]["logprobs"]["tokens"] == ["Hi", "."]
+    assert completion["choices"][0]["finish_reason"] == "length"
+    assert completion["usage"]["completion_tokens"] == 0
 
 
 def test_pieces_of_several_texts_differ_in_nothing_else() -> None:
     texts = ["A", 'B"\n', "\\é\u2028", ""]
     steps = [said(text, choice=choice) for text in texts for choice in (0, 1)]
-    found = events(parse({"stream": True, "n": 2}).formatter, *steps, said("!", choice=1, end=ending()))
-    for event, step in zip(found[:6], steps[:6], strict=True):
+    chunks = events(parse({"stream": True, "n": 2}).formatter, *steps, said("!", choice=1, end=ending()))
+    for event, step in zip(chunks[:6], steps[:6], strict=True):
         choice = {"index": step.choice, "text": step.text, "logprobs": None, "finish_reason": None}
-        assert event == found[0] | {"choices": [choice]}
-    assert len(found) == 7  # nothing of those without text
-    assert found[-1]["choices"] == [{"index": 1, "text": "!", "logprobs": None, "finish_reason": "stop"}]
+        assert event == chunks[0] | {"choices": [choice]}
+    assert len(chunks) == 7  # nothing of those without text
+    assert chunks[-1]["choices"] == [{"index": 1, "text": "!", "logprobs": None, "finish_reason": "stop"}]
 
 
 def test_an_error_ends_a_stream() -> None:
-    (found,) = sse(parse({"stream": True}).formatter.error(errors.GenerationError("no")))
-    assert found["error"]["message"] == "no"
+    (chunk,) = sse(parse({"stream": True}).formatter.error(errors.GenerationError("no")))
+    assert chunk["error"]["message"] == "no"

@@ -99,7 +99,7 @@ def test_without_streaming_the_pieces_come_together() -> None:
     assert json.loads(formatter.end()) == {"text": "Hello", "why": "eos_token"}
 
 
-def test_what_the_function_sees() -> None:
+def test_an_output_formatter_sees_tokens_and_sequences() -> None:
     seen: list[TextGenerationOutput] = []
 
     @output_formatter

@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
+from djl_python.config import ModelConfig
 from djl_python.core.errors import MediaTypeError, PayloadError
 from djl_python.dialects.shared.request_body import ignored_header, json_object, shown
 from djl_python.inputs import Input
 from djl_python.ipc.protocol import Call
+
+MODEL = ModelConfig(name="served")
 
 
 def inputs(body: bytes, content_type: str | None = None) -> Input:
@@ -21,20 +24,20 @@ def inputs(body: bytes, content_type: str | None = None) -> Input:
     "content_type", [None, "application/json", "Application/JSON; charset=utf-8", "application/a+json"]
 )
 def test_a_json_object_is_read(content_type: str | None) -> None:
-    assert json_object(inputs(b'{"a": 1}', content_type)) == {"a": 1}
+    assert json_object(inputs(b'{"a": 1}', content_type), MODEL) == {"a": 1}
 
 
 @pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", "application/jsonlines"])
 def test_other_content_types_are_refused(content_type: str) -> None:
     with pytest.raises(MediaTypeError, match=f"got {content_type}") as caught:
-        json_object(inputs(b"{}", content_type))
+        json_object(inputs(b"{}", content_type), MODEL)
     assert caught.value.status == 415
 
 
 @pytest.mark.parametrize(("body", "message"), [(b"{", "not valid JSON"), (b"", "is empty"), (b"[1]", r"got \[1\]")])
-def test_what_is_no_object_is_refused(body: bytes, message: str) -> None:
+def test_a_body_that_is_no_object_is_refused(body: bytes, message: str) -> None:
     with pytest.raises(PayloadError, match=message) as caught:
-        json_object(inputs(body))
+        json_object(inputs(body), MODEL)
     assert (caught.value.status, caught.value.field) == (400, None)
 
 

@@ -104,3 +104,28 @@ def test_fields_that_the_type_does_not_have_are_named() -> None:
     assert unknown_fields(body, Home, model()) == ["garden", "pets.wings"]
     with pytest.raises(errors.ParameterError, match="garden: no such field"):
         unknown_fields(body, Home, model(unknown_parameters="error"))
+
+
+class Counts(msgspec.Struct):
+    count: Annotated[int, Meta(ge=1)]
+    share: float = 0.5
+    each: dict[str, list[int]] = {}
+
+
+def test_an_integer_may_be_written_as_a_float() -> None:
+    body = {"count": 28.0, "share": 1.0, "each": {"a": [1.0, 2]}}
+    assert read_body(body, Counts) == Counts(28, 1.0, {"a": [1, 2]})
+    assert body["count"] == 28.0 and isinstance(body["count"], float)
+
+
+@pytest.mark.parametrize("count", [28.5, 0.0, 1e300, float("inf"), float("nan")])
+def test_other_floats_are_no_integers(count: float) -> None:
+    with pytest.raises(errors.ParameterError, match="count: expected an integer >= 1"):
+        read_body({"count": count}, Counts)
+
+
+def test_a_deeply_nested_body_with_a_float_is_read() -> None:
+    deep: Any = []
+    for _ in range(5000):
+        deep = [deep]
+    assert read_body({"count": 2.0, "unknown": deep}, Counts).count == 2

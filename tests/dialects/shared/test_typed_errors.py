@@ -19,18 +19,22 @@ from djl_python.dialects.shared.typed_errors import (
 
 def every_kind() -> list[type[errors.ServingError]]:
     """All but the one that only the registration of a model has: no API that has these errors registers models."""
-    found: list[type[errors.ServingError]] = []
+    kinds: list[type[errors.ServingError]] = []
     waiting = [errors.ServingError]
     while waiting:
-        found.append(kind := waiting.pop())
+        kinds.append(kind := waiting.pop())
         waiting += kind.__subclasses__()
-    found.remove(errors.ModelConflictError)
-    return found
+    kinds.remove(errors.ModelConflictError)
+    return kinds
 
 
 @pytest.mark.parametrize("kind", every_kind())
 def test_every_status_is_documented(kind: type[errors.ServingError]) -> None:
-    error = errors.ContextLengthError(3, 4, 5) if kind is errors.ContextLengthError else kind("why")
+    made = {
+        errors.ContextLengthError: errors.ContextLengthError(3, 4, 5),
+        errors.TextLengthError: errors.TextLengthError(3, 2, "inputs"),
+    }
+    error = made[kind] if kind in made else kind("why")
     status, shape = typed_error(error)
     assert documented_errors("application/json")[status] == {"application/json": ErrorResponse}
     assert shape.error

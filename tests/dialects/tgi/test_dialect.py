@@ -13,7 +13,8 @@ from djl_python.config import ModelConfig, Options
 from djl_python.core import errors
 from djl_python.core.engine_info import EngineInfo
 from djl_python.core.types import Branching, Chat, Delta, Finish, FinishReason, Grammar, Timings, Token, TopToken
-from djl_python.dialects.shared.base import ModelStatus, Parsed, QueriedModel, ServerView, TokenSpan
+from djl_python.dialects.shared.base import Parsed
+from djl_python.dialects.shared.views import ModelStatus, QueriedModel, ServerView, TokenSpan
 from djl_python.dialects.tgi.dialect import TgiDialect
 from djl_python.inputs import Input
 from djl_python.ipc.protocol import Call
@@ -329,11 +330,11 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required"
     ],
 )
 def test_grammars(grammar: dict[str, Any]) -> None:
-    found = parameters({"grammar": grammar}).requests[0].sampling.grammar
-    assert found is not None
-    assert found.kind == "json_schema"
-    assert json.loads(found.source) == {**SCHEMA, "additionalProperties": False}
-    assert found.field == ""  # what is wrong with it, the engine says in the router's words
+    parsed = parameters({"grammar": grammar}).requests[0].sampling.grammar
+    assert parsed is not None
+    assert parsed.kind == "json_schema"
+    assert json.loads(parsed.source) == {**SCHEMA, "additionalProperties": False}
+    assert parsed.field == ""  # what is wrong with it, the engine says in the router's words
 
 
 def test_nulls_are_as_good_as_nothing() -> None:
@@ -358,7 +359,7 @@ def parameters_type() -> type[msgspec.Struct]:
         ("generate", {"inputs": "a", "parameters": {"max_tokens": 3, "x": None}, "stream": True}, "max_tokens,stream"),
     ],
 )
-def test_what_has_no_effect_is_named(operation: str, body: Any, ignored: str) -> None:
+def test_parameters_without_effect_are_reported_as_ignored(operation: str, body: Any, ignored: str) -> None:
     parsed = parse(operation, body)
     assert parsed.formatter.headers["x-ignored-parameters"] == ignored
     assert parsed.requests[0].ignored == tuple(ignored.split(","))
@@ -412,8 +413,7 @@ def refused(operation: str, body: Any, content_type: str | None = "application/j
         (
             {"adapter_id": "a"},
             {},
-            "parameters.adapter_id: this model has no adapters; option.enable_lora=true with option.rolling_batch=vllm "
-            "serves them",
+            "parameters.adapter_id: this model has no adapters; option.enable_lora=true serves them",
         ),
         (
             {"grammar": {"type": "json", "value": "{"}},
@@ -479,8 +479,8 @@ def test_not_in_a_stream(given: dict[str, Any], message: str) -> None:
 )
 def test_bodies_that_are_none(body: Any, status: int, message: str | None) -> None:
     for operation in PATHS:
-        found, shape = refused(operation, body)
-        assert (found, shape["error_type"]) == (status, "validation")
+        code, shape = refused(operation, body)
+        assert (code, shape["error_type"]) == (status, "validation")
         assert message is None or shape["error"] == message
 
 
@@ -561,7 +561,11 @@ class Model(QueriedModel):
 
     model_id = "some/model"
     dtype = "bf16"
+    task = "text-generation"
+    pooling = ""
+    labels = ()
     max_model_len = 2048
+    max_batch_tokens = 4096
     capacity = 64
     engine = EngineInfo(runner="native", dtype="bfloat16", quantize="int8")
 
@@ -575,6 +579,12 @@ class Model(QueriedModel):
             spans.append(TokenSpan(len(word) + 10, word, at, at + len(word)))
             at += len(word) + 1
         return spans
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool, field: str = "ids") -> str:
+        return " ".join(self.entries(ids))
+
+    def entries(self, ids: Sequence[int]) -> list[str]:
+        return ["x" * (one - 10) for one in ids]
 
     def render(self, chat: Chat) -> str:
         return " ".join(f"{message['role']}: {message['content']}" for message in chat.messages)
@@ -655,5 +665,6 @@ def test_health(path_operation: str) -> None:
 
 def test_mindie_takes_over_one_path() -> None:
     mindie = model(tgi_dialect="mindie")
-    assert TGI.answering_dialect("generate_stream", mindie) == "mindie"
-    assert TGI.answering_dialect("generate", mindie) == TGI.answering_dialect("generate_stream", model()) == "tgi"
+    assert TGI.answering_dialect("generate_stream", mindie, "", b"") == "mindie"
+    assert TGI.answering_dialect("generate", mindie, "", b"") == "tgi"
+    assert TGI.answering_dialect("generate_stream", model(), "", b"") == "tgi"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import struct
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,9 +16,12 @@ from djl_python.config import ModelConfig, Options
 from djl_python.core import errors
 from djl_python.core.engine_info import EngineInfo
 from djl_python.core.errors import ModelNotFoundError, ParameterError, PayloadError, ServingError
+from djl_python.core.model_files.download_part import DownloadPart
+from djl_python.core.model_files.model_card import ModelCard
 from djl_python.core.types import Delta, Finish, FinishReason, SamplingParams, Token
 from djl_python.dialects import all_dialects
-from djl_python.dialects.shared.base import Answer, Kind, ModelStatus, Parsed, RequestCounts
+from djl_python.dialects.shared.base import Answer, Kind, Parsed
+from djl_python.dialects.shared.views import ModelStatus, RequestCounts
 from djl_python.dialects.triton.dialect import TritonDialect
 from djl_python.inputs import Input
 from djl_python.ipc.protocol import Call
@@ -86,6 +90,28 @@ def test_the_id_is_there_only_if_sent_and_the_version_is_the_models() -> None:
         "model_version": "7",
         "text_output": "Deep Learning",
     }
+
+
+def test_an_empty_id_is_none() -> None:
+    assert b'"id"' not in b"".join(run(parse({"text_input": "a", "id": ""})))
+    assert b'"id"' not in b"".join(run(infer({"id": "", "inputs": [TEXT]})))
+
+
+def test_the_prompt_may_be_an_array_of_one() -> None:
+    (request,) = parse({"text_input": ["a"], "exclude_input_in_output": False}).requests
+    assert request.prompt == "a"
+    assert run(parse({"text_input": ["a"], "exclude_input_in_output": False}))[-1].count(b'"text_output":"aDeep') == 1
+
+
+def test_texts_may_be_arrays_inside_too() -> None:
+    (request,) = parse({"text_input": "a", "parameters": {"stop": ["x", "y"], "bad_words": ["z"]}}).requests
+    assert request.text.stop_sequences == ("x", "y")
+    assert request.bad_sequences == ("z",)
+
+
+def test_the_name_of_the_prompt_may_be_a_text_in_it() -> None:
+    (request,) = parse({"text_input": '"text_input"', "stop": "text_input"}).requests
+    assert request.prompt == '"text_input"'
 
 
 def test_generate_gives_one_answer_whatever_stream_says() -> None:
@@ -248,7 +274,7 @@ def test_without_a_seed_one_is_drawn() -> None:
     assert len(seeds) == 3
 
 
-def test_what_has_no_effect_is_named() -> None:
+def test_parameters_without_effect_are_reported_as_ignored() -> None:
     parsed = parse({"text_input": "a", "top_p": 0.5, "temperature": 0, "seed": 1, "mood": "good", "beam": {"w": 1}})
     assert parsed.formatter.headers["x-ignored-parameters"] == "beam,mood,seed,top_p"
     assert parsed.requests[0].ignored == ("beam", "mood", "seed", "top_p")
@@ -269,13 +295,20 @@ def test_unknown_parameters_can_be_refused() -> None:
         (b"[1]", None, r"the request body: expected a JSON object, got \[1\]"),
         ({}, "text_input", "text_input: required, expected a non-empty string"),
         ({"text_input": ""}, "text_input", "text_input: expected a non-empty string"),
-        ({"text_input": ["a"]}, "text_input", "text_input: expected a non-empty string"),
+        ({"text_input": []}, "text_input", "text_input: expected a non-empty string or"),
+        ({"text_input": ["a", "b"]}, "text_input", "text_input: expected a non-empty string or"),
+        (b'{"text_input": "a", "max_tokens": 1, "text_input": "a"}', "text_input", "text_input: given twice"),
+        (
+            {"text_input": "a", "parameters": {"stop": [1]}},
+            "parameters.stop[0]",
+            r"parameters.stop\[0\]: expected a string",
+        ),
         ({"text_input": "a", "id": 42}, "id", "id: expected a string, got 42"),
         ({"text_input": "a", "parameters": [1]}, "parameters", r"parameters: expected an object, got \[1\]"),
         (
-            {"text_input": "a", "parameters": {"stop": ["x"]}},
-            "parameters.stop",
-            r'parameters.stop: expected a string, a number or a boolean, got \["x"\]',
+            {"text_input": "a", "parameters": {"seed": [1]}},
+            "parameters.seed",
+            r"parameters.seed: expected a string, a number or a boolean, got \[1\]",
         ),
         (
             {"text_input": "a", "parameters": {"mood": {}}},
@@ -577,7 +610,7 @@ def test_bad_binary_data(data: bytes, size: int, message: str) -> None:
             infer(head + data, headers={"inference_header_content_length": length})
 
 
-def test_whose_parameter_is_wrong() -> None:
+def test_a_wrong_parameter_is_named_by_its_path() -> None:
     for body, field in (
         ({"parameters": {"temperature": -1}}, "parameters.temperature"),
         ({"temperature": -1}, "temperature"),
@@ -588,7 +621,7 @@ def test_whose_parameter_is_wrong() -> None:
         assert caught.value.field == field
 
 
-def test_what_asks_for_a_draw_in_vain() -> None:
+def test_do_sample_at_temperature_zero_is_reported_as_ignored() -> None:
     body = {"text_input": "a", "parameters": {"do_sample": True, "temperature": 0, "seed": 3}}
     (request,) = parse(body).requests
     assert (request.sampling.do_sample, request.ignored) == (False, ("do_sample", "seed"))
@@ -614,6 +647,7 @@ class View:
         failed = replace(ready, config=ModelConfig(name="a", version="1"), ready=False, failed=True, workers=0)
         self.models = [failed, ready, replace(failed, config=ModelConfig(name="b"), failed=False)]
         self.unloaded = [replace(failed, config=ModelConfig(name="c"), failed=False)]
+        self.lost = ""
         self.ready = False
         self.done: list[tuple[str, str]] = []
 
@@ -628,6 +662,22 @@ class View:
 
     async def unload(self, name: str) -> None:
         self.done.append(("unload", name))
+
+    async def measure(self) -> None:
+        self.done.append(("measure", ""))
+
+    async def remove(self, name: str) -> None:
+        self.done.append(("remove", name))
+
+    async def copy(self, name: str, new_name: str) -> None:
+        self.done.append(("copy", name))
+
+    async def card(self, model: ModelStatus, *, whole: bool = False) -> ModelCard:
+        return ModelCard()
+
+    async def pull(self, name: str, url: str) -> AsyncIterator[DownloadPart]:
+        self.done.append(("pull", name))
+        yield DownloadPart("sha256:" + 64 * "0", 1, 1)
 
 
 async def page(operation: str, view: View | None = None, body: Any = b"", **values: str) -> Answer:
@@ -695,8 +745,12 @@ async def test_the_configuration_lists_every_parameter_as_a_tensor() -> None:
 async def test_the_configuration_tells_what_runs_the_model() -> None:
     view = View()
     view.models[1] = replace(view.models[1], engine=EngineInfo(runner="native", quantize="int4", weight_bytes=9))
-    found = (await shown("config", view=view, model="a"))["parameters"]
-    assert [found[name]["string_value"] for name in ("runner", "quantize", "weight_bytes")] == ["native", "int4", "9"]
+    parameters = (await shown("config", view=view, model="a"))["parameters"]
+    assert [parameters[name]["string_value"] for name in ("runner", "quantize", "weight_bytes")] == [
+        "native",
+        "int4",
+        "9",
+    ]
 
 
 async def test_statistics() -> None:

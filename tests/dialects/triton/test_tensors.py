@@ -36,8 +36,8 @@ def described(datatype: Any, count: int, data: Any = None, **parameters: Any) ->
 @pytest.mark.parametrize("datatype", TAKEN)
 def test_json(datatype: str) -> None:
     taken = TAKEN[datatype]
-    found = read_tensors([described(datatype, 2, [[taken[0]], taken[1]])], b"")["x"]
-    assert (found.values, found.datatype, found.shape) == (tuple(taken), datatype, (2,))
+    tensor = read_tensors([described(datatype, 2, [[taken[0]], taken[1]])], b"")["x"]
+    assert (tensor.values, tensor.datatype, tensor.shape) == (tuple(taken), datatype, (2,))
     for value in REFUSED[datatype]:
         with pytest.raises(PayloadError, match=rf"expected {datatype}, got ") as caught:
             read_tensors([described(datatype, 1, [value])], b"")
@@ -46,10 +46,10 @@ def test_json(datatype: str) -> None:
 
 def test_json_may_be_nested_deeper_than_python_s_functions() -> None:
     nested: list[Any] = ["a"]
-    for _ in range(5000):
-        nested = [nested, "b"]
-    values = read_tensors([described("BYTES", 5001, nested)], b"")["x"].values
-    assert values == ("a", *["b"] * 5000)
+    for level in range(5000):
+        nested = [nested, "b"] if level % 5 == 0 else [nested]
+    values = read_tensors([described("BYTES", 1001, nested)], b"")["x"].values
+    assert values == ("a", *["b"] * 1000)
 
 
 @pytest.mark.parametrize("datatype", FORMATS)
@@ -73,8 +73,8 @@ def test_sizes_are_numbers_of_the_bytes_there_are() -> None:
 def test_the_second_tensor_takes_the_bytes_behind_the_first() -> None:
     tensors = [described("UINT8", 1, binary_data_size=1), InputTensor(name="y", shape=[1], datatype="UINT8", data=[9])]
     tensors.append(InputTensor(name="z", shape=[2], datatype="UINT8", parameters={"binary_data_size": 2}))
-    found = read_tensors(tensors, b"\x01\x02\x03")
-    assert [found[name].values for name in "xyz"] == [(1,), (9,), (2, 3)]
+    by_name = read_tensors(tensors, b"\x01\x02\x03")
+    assert [by_name[name].values for name in "xyz"] == [(1,), (9,), (2, 3)]
     with pytest.raises(PayloadError, match="2, the bytes there are, got 3"):
         tensors[2] = InputTensor(name="z", shape=[3], datatype="UINT8", parameters={"binary_data_size": 3})
         read_tensors(tensors, b"\x01\x02\x03")

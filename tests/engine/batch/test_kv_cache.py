@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from collections import Counter
 from typing import Any
 
@@ -49,13 +50,13 @@ def test_running_out_keeps_what_was_given() -> None:
     assert blocks.used == 0
 
 
-def test_what_an_image_has_a_say_in_is_not_shared_with_another() -> None:
+def test_blocks_with_other_images_are_not_shared() -> None:
     blocks = BlockManager(20, SIZE)
 
     def seeing(*marks: tuple[int, bytes]) -> Sequence:
-        found = sequence([7] * 17)
-        found.images = Images({}, marks, 12)
-        return found
+        with_images = sequence([7] * 17)
+        with_images.images = Images({}, marks, 12)
+        return with_images
 
     first = seeing((5, b"cat"), (9, b"dog"))
     blocks.admit(first)
@@ -118,6 +119,27 @@ def test_a_prefix_computed_twice_at_once_still_serves_what_follows() -> None:
     assert again.blocks[0] == first.blocks[0]
 
 
+def test_a_preempted_sequence_does_not_count_its_own_blocks_as_cached() -> None:
+    blocks = BlockManager(10, SIZE)
+    first = sequence([1, 1, 1, 1, 2, 2, 2, 2, 3])
+    assert first.cached is None
+    for _ in range(2):  # the second time, it has been preempted
+        blocks.admit(first)
+        assert first.cached == 0
+        compute(blocks, first)
+        blocks.release(first)
+    later = sequence([1, 1, 1, 1, 2, 2, 2, 2, 3])
+    blocks.admit(later)
+    assert later.cached == 8
+    blocks.release(later)
+    blocks.forget()
+    blocks.admit(later)
+    assert later.cached == 0  # it was computed again after all
+    blocks.release(later)
+    later.tokens.append(4)
+    assert later.append(5, -1.0, (), frozenset(), 100).cached_tokens is None  # told with the first token
+
+
 @pytest.mark.parametrize(("tokens", "known"), [([1, 1, 1, 1, 2, 2, 2, 2, 3], 4), ([5, 5, 5, 5, 6, 6, 6, 6, 3], 8)])
 def test_the_least_recently_used_goes_first_and_of_a_prefix_the_tail(tokens: list[int], known: int) -> None:
     blocks = BlockManager(4, SIZE)
@@ -145,28 +167,30 @@ def serve(blocks: BlockManager, tokens: list[int]) -> int:
     return known
 
 
-def touched(blocks: BlockManager) -> int:
-    """How many blocks have been used at some time: all but the free ones at the end."""
-    free, lowest = set(blocks._free), blocks.total
-    while lowest and lowest - 1 in free:
-        lowest -= 1
-    return lowest
+class TouchedBlocks(BlockManager):
+    """Counts the blocks that have been used at some time: they are given out from the lowest number on."""
+
+    touched = 0
+
+    def extend(self, sequence: Sequence, tokens: int) -> None:
+        super().extend(sequence, tokens)
+        self.touched = max([self.touched, *(block + 1 for block in sequence.blocks)])
 
 
-def test_what_nobody_asks_for_again_makes_room_before_new_memory_does() -> None:
-    blocks = BlockManager(4000, SIZE, resident_blocks=lambda: 0)
+def test_blocks_never_reused_are_evicted_before_memory_grows() -> None:
+    blocks = TouchedBlocks(4000, SIZE, resident_blocks=lambda: 0)
     for number in range(500):
         serve(blocks, [number] * (4 * SIZE))
-    assert 448 <= touched(blocks) < 470
+    assert 448 <= blocks.touched < 470
     assert serve(blocks, [499] * (4 * SIZE) + [1]) == 4 * SIZE, "the latest is still there"
     assert serve(blocks, [0] * (4 * SIZE) + [1]) == 0
 
 
 def test_memory_that_is_there_is_used_first() -> None:
-    blocks = BlockManager(4000, SIZE, resident_blocks=lambda: 1000)
+    blocks = TouchedBlocks(4000, SIZE, resident_blocks=lambda: 1000)
     for number in range(500):
         serve(blocks, [number] * (4 * SIZE))
-    assert 1000 <= touched(blocks) < 1020
+    assert 1000 <= blocks.touched < 1020
 
 
 @pytest.mark.parametrize("head", [0, 2 * SIZE])
@@ -175,23 +199,23 @@ def test_chats_that_come_back_get_the_memory_they_are_worth(head: int) -> None:
 
     Also where all have a beginning in common, which never had to go.
     """
-    blocks = BlockManager(8000, SIZE, resident_blocks=lambda: 0)
+    blocks = TouchedBlocks(8000, SIZE, resident_blocks=lambda: 0)
     history = 20 * SIZE
     known = [
         [serve(blocks, [1000] * head + [number] * (history + turn)) for number in range(100)] for turn in (1, 2, 3)
     ]
     assert sum(known[0]) == 99 * head
     assert sum(known[2]) == 100 * (head + history)
-    assert touched(blocks) >= 2000
+    assert blocks.touched >= 2000
 
 
-def test_what_was_asked_for_long_ago_earns_no_memory_any_more() -> None:
-    blocks = BlockManager(20_000, SIZE, resident_blocks=lambda: 0)
+def test_old_hits_do_not_let_the_cache_grow() -> None:
+    blocks = TouchedBlocks(20_000, SIZE, resident_blocks=lambda: 0)
     for _ in range(500):
         serve(blocks, [0] * (4 * SIZE + 1))
     for number in range(1, 4001):
         serve(blocks, [number] * (4 * SIZE))
-    assert 4000 < touched(blocks) < 8000
+    assert 4000 < blocks.touched < 8000
 
 
 def test_content_that_had_to_go_is_found_again_once_it_is_computed_again() -> None:
@@ -200,6 +224,20 @@ def test_content_that_had_to_go_is_found_again_once_it_is_computed_again() -> No
     serve(blocks, [2] * 6 * SIZE)
     assert serve(blocks, [1] * (2 * SIZE) + [3]) == 0
     assert serve(blocks, [1] * (2 * SIZE) + [4]) == 2 * SIZE
+
+
+def test_names_of_evicted_blocks_are_not_kept_for_ever() -> None:
+    blocks = BlockManager(20, SIZE)
+    tracemalloc.start()
+    try:
+        taken = []
+        for numbers in (range(100), range(100, 1000)):
+            for number in numbers:
+                serve(blocks, [number] * (2 * SIZE))
+            taken.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert taken[1] - taken[0] < 50_000
 
 
 def test_prompt_logprobs_need_every_position_computed() -> None:
@@ -217,8 +255,8 @@ def test_prompt_logprobs_need_every_position_computed() -> None:
 def test_any_history_keeps_the_books_straight(
     share: bool, resident_blocks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kv_cache, "_FREE_GROWTH", 4)
-    monkeypatch.setattr(kv_cache, "_DECAY_AFTER", 60)
+    monkeypatch.setattr(kv_cache, "FREE_GROWTH", 4)
+    monkeypatch.setattr(kv_cache, "DECAY_AFTER", 60)
     rng = random.Random(5)
     blocks = BlockManager(40, SIZE, share=share, resident_blocks=lambda: resident_blocks)
     live: list[Sequence] = []
@@ -247,7 +285,6 @@ def test_any_history_keeps_the_books_straight(
             for index, block in enumerate(mine.blocks):
                 contents.setdefault(block, set()).add(tuple(mine.tokens[: (index + 1) * SIZE]))
         assert all(len(c) == 1 for c in contents.values()), "two contents in one block"
-        assert len(blocks._evicted) <= blocks.total, "names are not kept forever"
     for mine in live:
         blocks.release(mine)
     assert blocks.used == 0
@@ -316,14 +353,14 @@ class Reference:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_is_found_is_all_that_had_not_to_go_and_the_oldest_goes_first(seed: int) -> None:
+def test_cached_prefixes_match_a_reference_that_evicts_the_oldest(seed: int) -> None:
     """A few long texts, of which sequences read some and write on, in few blocks."""
     rng = random.Random(seed)
     trunk = [rng.randrange(3) for _ in range(6 * SIZE)]
     texts = [trunk[: rng.randrange(20)] + [rng.randrange(3) for _ in range(40)] for _ in range(4)]
     blocks, reference = BlockManager(30, SIZE), Reference(30)
     live: list[tuple[Sequence, list[int]]] = []
-    found = refused = 0
+    reused = refused = 0
     for number in range(3000):
         action = rng.random()
         if action < 0.3:
@@ -334,7 +371,7 @@ def test_what_is_found_is_all_that_had_not_to_go_and_the_oldest_goes_first(seed:
             refused += not admitted
             if admitted:
                 assert mine.computed == len(reference.held[number]) * SIZE
-                found += mine.computed
+                reused += mine.computed
                 live.append((mine, text))
         elif action < 0.8 and live:
             mine, text = rng.choice(live)
@@ -359,4 +396,4 @@ def test_what_is_found_is_all_that_had_not_to_go_and_the_oldest_goes_first(seed:
                 blocks.forget()
                 reference.forget()
         assert blocks.available == reference.available
-    assert found > 3000 and refused > 100
+    assert reused > 3000 and refused > 100

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from djl_python.core.sequence_request import SequenceRequest
 from djl_python.core.types import SamplingParams
 from djl_python.engine.batch.pacing import DECODE_ONLY_EVERY, MIN_TOKENS, PrefillPacer
 from tests.checkpoints import build_checkpoint
@@ -30,10 +31,10 @@ def test_of_several_prompts_no_more_than_is_read_well_at_once() -> None:
     assert pacer.budget(0, 1) == 2048
 
 
-def test_who_is_read_first_has_its_token_before_the_last_is_read(tmp_path: Path) -> None:
+def test_the_first_prompt_has_its_token_before_the_last_prompt_is_read(tmp_path: Path) -> None:
     batch = open_batch(build_checkpoint(tmp_path, "llama"), max_batch_size=16, max_prefill_tokens=2048)
     for number in range(16):
-        batch.add(number, [3 + number] * 100, SamplingParams(max_new_tokens=2, ignore_eos=True))
+        batch.add(SequenceRequest([3 + number] * 100, SamplingParams(max_new_tokens=2, ignore_eos=True), id=number))
     seen = [{event.request_id for event in batch.step()} for _ in range(2)]
     assert 0 in seen[0] and len(seen[0]) < 16
     while not batch.scheduler.idle:
@@ -68,7 +69,7 @@ def test_a_step_is_stretched_by_what_was_measured() -> None:
     assert pacer.budget(1) == pytest.approx(1.8 * 20, abs=1)
 
 
-def test_what_a_step_does_not_tell_is_not_learnt_from_it() -> None:
+def test_steps_that_measure_nothing_change_no_budget() -> None:
     pacer = PrefillPacer(512)
     pacer.learn(1, 100, 1.0)  # beside a step of unknown length
     pacer.learn(8, 0, 0.1)
@@ -153,11 +154,11 @@ def test_a_budget_is_never_too_small_to_be_worth_it_nor_more_than_the_setting() 
 
 def test_a_long_prompt_is_read_beside_a_sequence_that_goes_on(tmp_path: Path) -> None:
     batch = open_batch(build_checkpoint(tmp_path, "llama"), max_prefill_tokens=100)
-    batch.add(0, [3, 4, 5], SamplingParams(max_new_tokens=60, ignore_eos=True))
-    batch.add(2, [3, 4, 5], SamplingParams(max_new_tokens=60, ignore_eos=True))
+    batch.add(SequenceRequest([3, 4, 5], SamplingParams(max_new_tokens=60, ignore_eos=True), id=0))
+    batch.add(SequenceRequest([3, 4, 5], SamplingParams(max_new_tokens=60, ignore_eos=True), id=2))
     for _ in range(10):
         batch.step()
-    batch.add(1, [6] * 180, SamplingParams(max_new_tokens=2))
+    batch.add(SequenceRequest([6] * 180, SamplingParams(max_new_tokens=2), id=1))
     advanced = [[event.request_id for event in batch.step()]]
     while 1 not in advanced[-1]:
         advanced.append([event.request_id for event in batch.step()])

@@ -6,9 +6,10 @@ import random
 
 import pytest
 
+from djl_python.core.turns.precedence import Precedence
 from djl_python.core.types import SamplingParams
 from djl_python.engine.batch import scheduler as scheduler_module
-from djl_python.engine.batch.chunk import Chunk
+from djl_python.engine.batch.chunk import SequenceChunk
 from djl_python.engine.batch.kv_cache import BlockManager
 from djl_python.engine.batch.pacing import DECODE_ONLY_EVERY
 from djl_python.engine.batch.scheduler import STEPS_TO_TRUST, Scheduler
@@ -28,14 +29,14 @@ def sequence(number: int, length: int) -> Sequence:
     return Sequence(number, tokens, length, SamplingParams(max_new_tokens=500))
 
 
-def run(made: Scheduler, drafts: int = 0) -> list[Chunk]:
+def run(made: Scheduler, drafts: int = 0) -> list[SequenceChunk]:
     """One step, in which everybody who generates has that many drafts, all of them wrong."""
     chunks = [
-        Chunk(chunk.sequence, chunk.length + drafts, (1,) * drafts) if chunk.sequence.remaining == 1 else chunk
+        SequenceChunk(chunk.sequence, chunk.length + drafts, (1,) * drafts) if chunk.sequence.remaining == 1 else chunk
         for chunk in made.schedule()
     ]
     made.learn(chunks, 0.01)
-    made.advance(chunks)
+    made.mark_computed(chunks)
     for chunk in chunks:
         if chunk.sequence.remaining == 0:
             chunk.sequence.tokens.append(7)
@@ -67,10 +68,11 @@ def test_a_step_is_not_empty_because_the_one_that_generates_gives_way() -> None:
     decoding = sequence(2, 2 * BLOCK + 1)
     made.blocks.extend(decoding, 2 * BLOCK)
     decoding.computed = 2 * BLOCK
+    made.waiting.seat(decoding)
     made.running.append(decoding)
     assert made.blocks.used == 6, "there is none left for its next token"
     assert made.pacer.budget(1) == 0
-    assert run(made) == [Chunk(half_read, 26)]
+    assert run(made) == [SequenceChunk(half_read, 26)]
     assert list(made.waiting) == [decoding]
 
 
@@ -100,18 +102,21 @@ def test_a_prompt_that_must_not_be_split_is_not_split_when_a_step_is_repeated_on
         run(made)
     lengths = [len(each.tokens) for each in two]
     assert made.isolate(made.schedule()) is None
-    assert [run(made) for _ in two] == [[Chunk(each, length)] for each, length in zip(two, lengths, strict=True)]
+    assert [run(made) for _ in two] == [
+        [SequenceChunk(each, length)] for each, length in zip(two, lengths, strict=True)
+    ]
 
 
-def test_who_takes_no_part_in_a_step_gives_way_when_it_is_repeated_one_by_one() -> None:
+def test_an_isolated_step_preempts_sequences_that_were_not_in_it() -> None:
     """Its sequences need room for all their tokens then, and not only for those that the step would have read."""
     made = scheduler(blocks=7)
     other, *two = [sequence(number, blocks * BLOCK - 1) for number, blocks in enumerate((4, 4, 3))]
     for each, held in ((other, 4), (two[0], 1), (two[1], 1)):
         made.blocks.extend(each, held * BLOCK)
+        made.waiting.seat(each)
         made.running.append(each)
-    assert made.isolate([Chunk(each, BLOCK) for each in two]) is None
-    assert [run(made) for _ in two] == [[Chunk(each, each.prompt_length)] for each in two]
+    assert made.isolate([SequenceChunk(each, BLOCK) for each in two]) is None
+    assert [run(made) for _ in two] == [[SequenceChunk(each, each.prompt_length)] for each in two]
     assert list(made.waiting) == [other]
 
 
@@ -139,7 +144,7 @@ def test_where_a_step_without_memory_cannot_be_repeated_all_of_it_begins_again_i
 
 
 @pytest.mark.parametrize("repeatable", [True, False])
-def test_who_is_left_of_a_step_without_memory_goes_on(repeatable: bool) -> None:
+def test_the_remaining_sequences_of_a_step_without_memory_go_on(repeatable: bool) -> None:
     made = scheduler()
     for number in range(2):
         made.add(sequence(number, 10))
@@ -176,7 +181,7 @@ def test_a_prompt_beside_others_gets_what_is_due_to_one_prompt_however_many_gene
         made.add(each)
     while not (all(each.generated for each in five) and made.pacer.budget(5)):
         run(made)
-    made.learn([Chunk(sequence(9, 200), 200)], 0.02)  # a prompt's token takes a hundredth of such a step
+    made.learn([SequenceChunk(sequence(9, 200), 200)], 0.02)  # a prompt's token takes a hundredth of such a step
     made.add(sequence(6, 1000))
     budgets = [made.pacer.budget(5, prompts) for prompts in (1, 6)]
     assert [chunk.length for chunk in made.schedule()] == [1] * 5 + budgets[:1]
@@ -234,8 +239,8 @@ class Cache:
         assert (sequence.computed, sequence.blocks) == (0, [])
         self.recomputed += 1
 
-    def schedule(self) -> list[Chunk]:
-        made, alone = self.made, bool(self.made._suspects)
+    def schedule(self) -> list[SequenceChunk]:
+        made, alone = self.made, bool(self.made.suspects)
         recomputed = self.recomputed
         chunks = made.schedule()
         self.without_room += 0 if alone else self.recomputed - recomputed
@@ -254,14 +259,14 @@ class Cache:
                 self.started.append(sequence.id)
         return [self.with_drafts(chunk) if chunk.sequence.remaining == 1 else chunk for chunk in chunks]
 
-    def with_drafts(self, chunk: Chunk) -> Chunk:
+    def with_drafts(self, chunk: SequenceChunk) -> SequenceChunk:
         sequence, tokens = chunk.sequence, list(chunk.sequence.tokens)
         room = self.made.reserve(chunk, min(3, sequence.sampling.max_new_tokens - sequence.generated - 1))
         for _ in range(room):
             tokens.append(following(tokens) if self.rng.random() < 0.7 else -1)
-        return Chunk(sequence, 1 + room, tuple(tokens[len(tokens) - room :] if room else ()))
+        return SequenceChunk(sequence, 1 + room, tuple(tokens[len(tokens) - room :] if room else ()))
 
-    def compute(self, chunk: Chunk) -> None:
+    def compute(self, chunk: SequenceChunk) -> None:
         sequence, text = chunk.sequence, [*chunk.sequence.tokens[: chunk.sequence.computed], *chunk.tokens]
         for position in range(len(text)):
             place, content = (
@@ -292,11 +297,11 @@ class Cache:
             assert alone is not None or len(self.made.running) <= self.made.fitting == running - 1
         else:
             self.made.learn(chunks, 0.01)
-            self.made.advance(chunks)
+            self.made.mark_computed(chunks)
             for chunk in chunks:
                 self.append(chunk)
 
-    def append(self, chunk: Chunk) -> None:
+    def append(self, chunk: SequenceChunk) -> None:
         sequence = chunk.sequence
         if sequence.remaining:
             return
@@ -320,7 +325,7 @@ def following(tokens: list[int]) -> int:
 
 @pytest.mark.parametrize("short_context", [0, 20])
 @pytest.mark.parametrize("seed", range(8))
-def test_whatever_happens_everybody_is_computed_and_the_culprits_end(
+def test_random_failures_end_only_their_culprits(
     seed: int, short_context: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Prompts with common beginnings in too few blocks, cancelled, failing, and out of memory at random."""
@@ -349,3 +354,93 @@ def test_whatever_happens_everybody_is_computed_and_the_culprits_end(
     assert sorted(cache.ended) == list(range(60))
     assert made.blocks.used == 0
     assert short_context or made.preemptions == cache.without_room > 0
+
+
+class TestShares:
+    """What tenants, priorities and batches get of a step."""
+
+    @staticmethod
+    def of(number: int, length: int, tenant: str = "", weight: float = 1.0, **turn: int | bool) -> Sequence:
+        made = sequence(number, length)
+        made.precedence = Precedence(tenant, weight, **turn)  # type: ignore[arg-type]
+        return made
+
+    def test_a_single_request_runs_at_once_whatever_another_tenant_has_queued(self) -> None:
+        made = scheduler(blocks=512)
+        for number in range(100):
+            made.add(self.of(number, 5, "flood"))
+        for _ in range(10):
+            run(made)
+        assert len(made.running) == 8
+        made.add(single := self.of(100, 5, "single"))
+        for _ in range(2):  # one of them may be a step of decode alone
+            run(made)
+        assert single in made.running and single.generated
+
+    def test_places_are_shared_by_weight_and_then_stay(self) -> None:
+        made = scheduler(blocks=512)
+        for number in range(20):
+            made.add(self.of(number, 5, "a"))
+        run(made)
+        for number in range(20, 40):
+            made.add(self.of(number, 5, "b", weight=3.0))
+        for _ in range(10):
+            run(made)
+        assert sorted(each.precedence.tenant for each in made.running) == ["a"] * 2 + ["b"] * 6
+        before = made.preemptions
+        for _ in range(20):
+            run(made)
+        assert made.preemptions == before
+
+    def test_prefill_tokens_are_shared_while_another_tenant_reads_a_long_prompt(self) -> None:
+        made = scheduler(blocks=512)
+        made.add(self.of(1, 4000, "a"))
+        run(made)
+        made.add(short := self.of(2, 30, "b"))
+        for _ in range(2):
+            run(made)
+        assert short.generated
+
+    def test_an_urgent_request_takes_the_place_of_the_least_urgent_of_its_tenant(self) -> None:
+        made = scheduler(blocks=512)
+        for number in range(8):
+            made.add(self.of(number, 5, priority=number))
+        run(made)
+        made.add(urgent := self.of(9, 5, priority=-1))
+        for _ in range(2):  # one of them may be a step of decode alone
+            run(made)
+        assert urgent in made.running
+        assert [each.id for each in made.waiting] == [7]
+
+    def test_blocks_that_run_out_are_taken_from_the_least_urgent(self) -> None:
+        made = scheduler(blocks=6)
+        made.add(patient := self.of(1, 2 * BLOCK - 1, priority=1))
+        run(made)
+        for number in (2, 3):
+            made.add(self.of(number, 2 * BLOCK - 1))
+        for _ in range(4):
+            run(made)
+        assert [*made.waiting] == [patient]
+
+    def test_a_batch_gives_its_place_to_any_other_request(self) -> None:
+        made = scheduler(blocks=512)
+        for number in range(12):
+            made.add(self.of(number, 5, background=True))
+        run(made)
+        for number in range(12, 20):
+            made.add(self.of(number, 5))
+        for _ in range(12):
+            run(made)
+        assert not any(each.precedence.background for each in made.running)
+
+    def test_memory_is_made_for_a_tenant_below_its_share(self) -> None:
+        made = Scheduler(BlockManager(8, BLOCK), max_sequences=4, max_prefill_tokens=64)
+        for number in range(4):
+            made.add(self.of(number, BLOCK + 2, "a"))
+        for _ in range(3):
+            run(made)
+        assert made.blocks.available == 0 and len(made.running) == 4
+        made.add(single := self.of(9, BLOCK + 2, "b"))
+        for _ in range(3):
+            run(made)
+        assert single.generated

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 
+from djl_python.core.sequence_request import SequenceRequest
 from djl_python.core.types import FinishReason, Grammar, SamplingParams, TokenEvent
-from djl_python.engine.batch.chunk import Chunk
+from djl_python.engine.batch.chunk import SequenceChunk
 from djl_python.engine.builtin.paged_batch import PagedRollingBatch
-from djl_python.engine.loop import _apply, _step
+from djl_python.engine.loop import apply_message, run_step
 from djl_python.engine.native.library import library
-from djl_python.ipc.protocol import Add
 from tests.checkpoints import build_checkpoint
-from tests.engines import damage_, open_batch, run_to_end
+from tests.engines import damage_, open_batch, run_to_end, sequence_of
 from tests.kernels import kernels_or_skip
 
 
@@ -35,9 +35,9 @@ def test_a_failing_sequence_costs_the_others_nothing(llama: Path, monkeypatch: p
 
     monkeypatch.setattr(batch.runner, "run", run)
     for i in range(5):
-        batch.add(i, [20 + i, 30, 40], SamplingParams(max_new_tokens=12, ignore_eos=True))
+        batch.add(SequenceRequest([20 + i, 30, 40], SamplingParams(max_new_tokens=12, ignore_eos=True), id=i))
     batch.step()
-    batch.add(66, [20, 266, 40], SamplingParams(max_new_tokens=12))
+    batch.add(SequenceRequest([20, 266, 40], SamplingParams(max_new_tokens=12), id=66))
     events = steps_to_end(batch)
     assert [e.error for e in events.pop(66)] == ["generation failed: RuntimeError: cursed token"]
     assert {i: len(v) for i, v in events.items()} == dict.fromkeys(range(5), 11)
@@ -52,7 +52,9 @@ def test_a_grammar_that_there_is_no_thread_for_fails_its_sequence_alone(
 
     batch = open_batch(llama)
     monkeypatch.setattr(batch.grammars, "compile", no_thread)
-    [event] = _apply(batch, Add(1, [5, 6], SamplingParams(max_new_tokens=4, grammar=Grammar("regex", "a*"))))
+    [event] = apply_message(
+        batch, SequenceRequest([5, 6], SamplingParams(max_new_tokens=4, grammar=Grammar("regex", "a*")), id=1)
+    )
     assert event.error == "generation failed: RuntimeError: can't start new thread"
     assert batch.idle
 
@@ -69,7 +71,7 @@ def test_scores_that_are_no_numbers_fail_their_sequence_alone(settings: dict[str
     batch = open_batch(damage_(build_checkpoint(tmp_path, "llama"), 266), **settings)
     drawn = SamplingParams(do_sample=True, ignore_eos=True, max_new_tokens=5)
     for number, prompt in enumerate(([20, 30], [20, 266], [266, 30, 40], [20, 31])):
-        batch.add(number, prompt, drawn)
+        batch.add(SequenceRequest(prompt, drawn, id=number))
     events = run_to_end(batch)
     for number in (1, 2):
         (event,) = events[number]
@@ -91,18 +93,18 @@ def steps_to_end(batch: PagedRollingBatch) -> dict[int, list[TokenEvent]]:
     return events
 
 
-def test_what_a_step_gave_before_it_failed_is_not_lost(llama: Path) -> None:
+def test_tokens_of_a_step_that_fails_later_are_not_lost(llama: Path) -> None:
     class Broken:
         words = 1
 
-        def advance(self, token_id: int) -> bool:
+        def accept_token(self, token_id: int) -> bool:
             raise RuntimeError("a bug")
 
     batch = open_batch(llama)
-    batch.add(0, [5, 6], SamplingParams(max_new_tokens=1, ignore_eos=True))
-    batch.add(1, [5, 7], SamplingParams(max_new_tokens=9, ignore_eos=True))
-    batch.add(2, [5, 8], SamplingParams(max_new_tokens=9, ignore_eos=True))
-    batch._sequences[1].matcher = Broken()  # type: ignore[assignment]
+    batch.add(SequenceRequest([5, 6], SamplingParams(max_new_tokens=1, ignore_eos=True), id=0))
+    batch.add(SequenceRequest([5, 7], SamplingParams(max_new_tokens=9, ignore_eos=True), id=1))
+    batch.add(SequenceRequest([5, 8], SamplingParams(max_new_tokens=9, ignore_eos=True), id=2))
+    sequence_of(batch, 1).matcher = Broken()  # type: ignore[assignment]
     events = steps_to_end(batch)
     assert [event.finish for event in events[0]] == [FinishReason.LENGTH]
     assert [event.error for event in events[1]] == ["generation failed: RuntimeError: a bug"]
@@ -115,21 +117,21 @@ def test_a_step_that_fails_after_drawing_does_not_change_the_text(llama: Path, m
     def texts() -> list[list[int]]:
         for i in range(3):
             params = SamplingParams(max_new_tokens=20, ignore_eos=True, frequency_penalty=1.5, presence_penalty=1.0)
-            batch.add(i, [5 + i, 9, 12], params)
+            batch.add(SequenceRequest([5 + i, 9, 12], params, id=i))
         return [[event.token_id for event in events] for _, events in sorted(steps_to_end(batch).items())]
 
     batch = open_batch(llama)
     expected = texts()
-    failing, advance = {4, 5, 11}, batch.scheduler.advance
+    failing, advance = {4, 5, 11}, batch.scheduler.mark_computed
 
-    def failing_advance(chunks: list[Chunk]) -> None:
+    def failing_advance(chunks: list[SequenceChunk]) -> None:
         generated = max(chunk.sequence.generated for chunk in chunks)
         if generated in failing:
             failing.remove(generated)
             raise RuntimeError("out of memory")
         advance(chunks)
 
-    monkeypatch.setattr(batch.scheduler, "advance", failing_advance)
+    monkeypatch.setattr(batch.scheduler, "mark_computed", failing_advance)
     assert texts() == expected
     assert not failing
 
@@ -154,9 +156,9 @@ def test_a_gpu_that_fails_for_good_ends_the_engine(llama: Path, monkeypatch: pyt
     monkeypatch.setattr(batch, "device", torch.device("cuda:0"))
     monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
     failing(batch, monkeypatch, broken)
-    batch.add(1, [5, 6, 7], SamplingParams(max_new_tokens=4))
+    batch.add(SequenceRequest([5, 6, 7], SamplingParams(max_new_tokens=4), id=1))
     with pytest.raises(RuntimeError, match="device-side assert"):
-        _step(batch)
+        run_step(batch)
 
 
 def test_a_request_that_fails_on_a_sound_gpu_ends_alone(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,8 +166,8 @@ def test_a_request_that_fails_on_a_sound_gpu_ends_alone(llama: Path, monkeypatch
     monkeypatch.setattr(batch, "device", torch.device("cuda:0"))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     failing(batch, monkeypatch, RuntimeError("CUDA error: invalid configuration argument"))
-    batch.add(1, [5, 6, 7], SamplingParams(max_new_tokens=4))
-    assert [event.error is not None for event in _step(batch)] == [True]
+    batch.add(SequenceRequest([5, 6, 7], SamplingParams(max_new_tokens=4), id=1))
+    assert [event.error is not None for event in run_step(batch)] == [True]
     assert batch.idle
 
 
@@ -192,9 +194,13 @@ def test_when_memory_runs_out_fewer_run_at_once_and_the_text_stays(
     for batch in (roomy, tight):
         texts.append({number: [] for number in range(8)})
         for number in range(8):
-            batch.add(number, list(range(5 + number, 45)), SamplingParams(max_new_tokens=20, ignore_eos=True))
+            batch.add(
+                SequenceRequest(
+                    list(range(5 + number, 45)), SamplingParams(max_new_tokens=20, ignore_eos=True), id=number
+                )
+            )
         while not batch.idle:
-            for event in _step(batch):
+            for event in run_step(batch):
                 texts[-1][event.request_id].append(event.token_id)
     assert texts[0] == texts[1]
     assert 1 <= failures <= 5, "each failure takes one sequence less"
@@ -205,7 +211,7 @@ def test_when_memory_runs_out_fewer_run_at_once_and_the_text_stays(
 def test_a_sequence_that_runs_out_of_memory_alone_ends(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = open_batch(llama)
     failing(batch, monkeypatch, torch.OutOfMemoryError("CUDA out of memory"))
-    batch.add(1, [5, 6, 7], SamplingParams(max_new_tokens=4))
-    [event] = _step(batch)
+    batch.add(SequenceRequest([5, 6, 7], SamplingParams(max_new_tokens=4), id=1))
+    [event] = run_step(batch)
     assert event.error == "generation failed: OutOfMemoryError: CUDA out of memory"
     assert batch.idle

@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from djl_python.core.errors import GenerationError
+from djl_python.core.sequence_request import SequenceRequest
 from djl_python.core.types import SamplingParams, TokenEvent
 from djl_python.engine.batch import scheduler as scheduler_module
 from djl_python.engine.builtin.paged_batch import PagedRollingBatch
-from djl_python.engine.loop import _step
+from djl_python.engine.loop import run_step
 from tests.checkpoints import VOCABULARY, build_checkpoint
-from tests.engines import open_batch, run_to_end
+from tests.engines import open_batch, run_to_end, sequence_of
 
 PARAMS: list[dict[str, Any]] = [
     {"prompt_logprobs": 2, "top_logprobs": 3},
@@ -68,12 +69,12 @@ def unreliable(rng: random.Random, real: Callable[..., Any], batch: PagedRolling
     """Fails now and then, before its work or after it; and always where a cursed sequence takes part."""
 
     def called(*given: Any) -> Any:
-        together = len(batch._chunks) > 1
+        together = len(batch.chunks) > 1
         cause = rng.choice([RuntimeError("a fault"), torch.OutOfMemoryError("no memory")])
         if together and rng.random() < 0.04:
             raise cause
         result = real(*given)
-        if any(CURSED in c.sequence.tokens[: c.sequence.prompt_length] for c in batch._chunks):
+        if any(CURSED in c.sequence.tokens[: c.sequence.prompt_length] for c in batch.chunks):
             raise RuntimeError("a curse")
         if together and rng.random() < 0.04:
             raise cause
@@ -83,7 +84,7 @@ def unreliable(rng: random.Random, real: Callable[..., Any], batch: PagedRolling
 
 
 @pytest.mark.parametrize("settings", [{}, {"speculative": "ngram"}, {"kernels": "torch"}], ids=str)
-def test_whatever_happens_to_others_a_request_is_answered_as_if_it_were_alone(
+def test_a_request_is_answered_as_if_alone_whatever_happens_to_others(
     settings: dict[str, Any], path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Few blocks, so that they preempt each other; steps that fail; requests that leave."""
@@ -93,7 +94,7 @@ def test_whatever_happens_to_others_a_request_is_answered_as_if_it_were_alone(
     one_by_one = open_batch(path, **settings)
     alone: list[list[TokenEvent]] = []
     for number, (prompt, sampling) in enumerate(asked):
-        one_by_one.add(number, prompt, sampling)
+        one_by_one.add(SequenceRequest(prompt, sampling, id=number))
         alone.append(run_to_end(one_by_one)[number])
     batch = open_batch(path, kv_blocks=14, max_batch_size=6, max_model_len=140, **settings)
     monkeypatch.setattr(batch.runner, "run", unreliable(rng, batch.runner.run, batch))
@@ -103,8 +104,8 @@ def test_whatever_happens_to_others_a_request_is_answered_as_if_it_were_alone(
     while coming or not batch.idle:
         if coming and (batch.idle or rng.random() < 0.2):
             number = coming.pop(0)
-            batch.add(number, *asked[number])
-        for event in _step(batch):
+            batch.add(SequenceRequest(*asked[number], id=number))
+        for event in run_step(batch):
             assert event.request_id not in left
             got[event.request_id].append(event)
         if rng.random() < 0.01 and batch.scheduler.running:
@@ -124,7 +125,6 @@ def test_whatever_happens_to_others_a_request_is_answered_as_if_it_were_alone(
     assert stats.preemptions > 0
     assert stats.accepted_draft_tokens > 20 or "speculative" not in settings
     assert 0 < len(left) < 10
-    assert len(batch.sampler._penalties) == len(batch._sequences) == 0
 
 
 class Lost:
@@ -132,15 +132,15 @@ class Lost:
 
     words = 1
 
-    def advance(self, token_id: int) -> bool:
+    def accept_token(self, token_id: int) -> bool:
         raise GenerationError("the grammar can't be followed any further")
 
 
 def test_a_grammar_that_can_not_be_followed_ends_its_request_and_no_step_fails(path: Path) -> None:
     batch = open_batch(path)
     for number in range(3):
-        batch.add(number, [5, 6 + number], SamplingParams(max_new_tokens=4, ignore_eos=True))
-    batch._sequences[1].matcher = Lost()  # type: ignore[assignment]
+        batch.add(SequenceRequest([5, 6 + number], SamplingParams(max_new_tokens=4, ignore_eos=True), id=number))
+    sequence_of(batch, 1).matcher = Lost()  # type: ignore[assignment]
     events = run_to_end(batch)
     assert [(e.error, e.error_kind) for e in events[1]] == [("the grammar can't be followed any further", "generation")]
     assert (len(events[0]), len(events[2]), batch.stats.kv_blocks_used) == (4, 4, 0)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from djl_python.engine.builtin.profile import _Timed, measure
+from djl_python.engine.builtin.profile import Timed, measure
 from djl_python.engine.settings import BuiltInSettings
 from tests.checkpoints import build_checkpoint
 
@@ -36,7 +36,7 @@ def test_a_steps_phases_and_operators(device: str, tmp_path: Path) -> None:
 def test_a_gpus_time_is_counted_when_its_work_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: order.append(f"waited for {device}"))
-    timed = _Timed(lambda: order.append("launched"), torch.device("cuda:0"))
+    timed = Timed(lambda: order.append("launched"), torch.device("cuda:0"))
     timed()
     assert order == ["launched", "waited for cuda:0"]
     assert len(timed.seconds) == 1

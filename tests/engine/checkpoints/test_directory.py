@@ -20,6 +20,7 @@ from djl_python.engine.checkpoints.directory import (
     longest_of,
     method_of,
     quantization_fault,
+    quantization_remark,
 )
 from djl_python.engine.checkpoints.loading import load_model
 from djl_python.engine.settings import BuiltInSettings
@@ -80,7 +81,7 @@ def no_shards(path: Path) -> None:
         (no_shards, "index.json: expected weight_map"),
     ],
 )
-def test_one_fault_is_one_line_and_transformers_can_t_load_it(
+def test_a_damaged_checkpoint_is_refused_in_a_line(
     tmp_path: Path, damage: Callable[[Path], None], message: str
 ) -> None:
     path = write_sketch(tmp_path)
@@ -108,8 +109,16 @@ def test_a_complete_checkpoint_is_accepted(tmp_path: Path) -> None:
 def test_the_model_types_are_those_of_transformers(tmp_path: Path) -> None:
     tables = (modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)
     write_sketch(tmp_path)
+    (tmp_path / "preprocessor_config.json").write_text("{}")
     for kind in {kind for table in tables for kind in table}:
         with_config(model_type=kind)(tmp_path)
+        check_checkpoint(tmp_path, False)
+
+
+def test_a_model_with_images_needs_its_processors_file(tmp_path: Path) -> None:
+    write_sketch(tmp_path)
+    with_config(model_type="qwen2_vl")(tmp_path)
+    with pytest.raises(ModelLoadError, match=r"no preprocessor_config\.json: model_type 'qwen2_vl' takes images"):
         check_checkpoint(tmp_path, False)
 
 
@@ -140,16 +149,24 @@ def test_the_longest_text_is_that_of_the_file_or_unknown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "stored", "fault"),
+    ("wanted", "stored", "fault", "remark"),
     [
-        ("none", {"quant_method": "awq"}, ""),
-        ("awq", {"quant_method": "awq"}, ""),
-        ("int8", None, ""),
-        ("awq", None, "option.quantize=awq: the checkpoint is not quantized; expected none, which takes it as it is"),
-        ("awq", {"quant_method": "gptq"}, "option.quantize=awq: the checkpoint is quantized with gptq; "),
-        ("int4", {"quant_method": "gptq"}, "option.quantize=int4: the checkpoint is quantized already, with gptq"),
+        ("none", {"quant_method": "awq"}, "", ""),
+        ("awq", {"quant_method": "awq"}, "", ""),
+        ("int8", None, "", ""),
+        ("awq", None, "", "option.quantize=awq has no effect: the checkpoint is not quantized, and "),
+        (
+            "awq",
+            {"quant_method": "gptq"},
+            "",
+            "option.quantize=awq has no effect: the checkpoint is quantized with gptq",
+        ),
+        ("int4", {"quant_method": "gptq"}, "option.quantize=int4: the checkpoint is quantized already, with gptq", ""),
     ],
 )
-def test_a_checkpoint_is_quantized_as_it_is_said_to_be(wanted: str, stored: dict[str, Any] | None, fault: str) -> None:
-    found = quantization_fault(wanted, method_of(stored))
-    assert found.startswith(fault) and bool(found) == bool(fault)
+def test_a_checkpoint_that_is_not_quantized_as_it_is_said_to_be(
+    wanted: str, stored: dict[str, Any] | None, fault: str, remark: str
+) -> None:
+    method = method_of(stored)
+    for text, told in ((quantization_fault(wanted, method), fault), (quantization_remark(wanted, method), remark)):
+        assert text.startswith(told) and bool(text) == bool(told)

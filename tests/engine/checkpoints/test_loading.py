@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -89,6 +90,29 @@ def test_a_file_that_is_not_complete_is_named(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:-1000])
     with pytest.raises(ModelLoadError, match=r"model\.safetensors: not a complete safetensors file"):
         load(path)
+
+
+class _Opened:
+    """Pickled, it writes a file when it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, tuple[Path, str]]:
+        return Path.write_text, (self.path, "run")
+
+
+def test_a_pickle_of_weights_runs_nothing(tmp_path: Path) -> None:
+    path, written = build_checkpoint(tmp_path, "llama"), tmp_path / "written"
+    weights = path / "model.safetensors"
+    held = weights.stat().st_size
+    weights.unlink()
+    torch.save({"model.embed_tokens.weight": _Opened(written), "filler": torch.zeros(held)}, path / "pytorch_model.bin")
+    with pytest.raises(Exception, match=r"[Ww]eights"):
+        load(path)
+    assert not written.exists()
+    torch.load(path / "pytorch_model.bin", weights_only=False)
+    assert written.exists()  # it would have
 
 
 def test_fp16_that_the_configuration_does_not_mention_is_computed_as_bf16(halves: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from djl_python.core.errors import ModelLoadError
-from djl_python.engine.deepspeed.configuration import Plan, Reading, read_plan
+from djl_python.engine.deepspeed.configuration import PartitionPlan, Reading, read_plan
 from djl_python.engine.deepspeed.options import DeepSpeedOptions
 
 ZERO: dict[str, Any] = {"stage": 3, "offload_param": {"device": "cpu"}}
@@ -22,7 +22,7 @@ def read(folder: Path, told: Any, degree: int = 1, *, on_cpu: bool = False, **op
 
 def test_without_a_file_and_options_there_is_nothing_to_do(tmp_path: Path) -> None:
     reading = read_plan(DeepSpeedOptions(), tmp_path, 1, on_cpu=True)
-    assert reading == Reading(Plan(), [], [])
+    assert reading == Reading(PartitionPlan(), [], [])
     assert reading.plan.is_empty
 
 
@@ -41,7 +41,7 @@ def test_zero_is_of_stage_3(told: dict[str, Any], zero: dict[str, Any] | None, t
     reading = read(tmp_path, told)
     assert reading.plan.zero == (told if zero is None else zero)
     assert (reading.faults, reading.remarks) == ([], [])
-    assert msgspec.convert(msgspec.to_builtins(reading.plan), Plan) == reading.plan  # as it goes to the engine
+    assert msgspec.convert(msgspec.to_builtins(reading.plan), PartitionPlan) == reading.plan  # as it goes to the engine
 
 
 def test_a_folder_on_nvme_is_the_models(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_kernels_are_injected_by_option_or_file(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_has_its_place_and_what_was_expected(told: dict[str, Any], fault: str, tmp_path: Path) -> None:
+def test_a_fault_has_its_path_and_what_was_expected(told: dict[str, Any], fault: str, tmp_path: Path) -> None:
     assert read(tmp_path, told, degree=2).faults == [fault]
 
 
@@ -123,7 +123,7 @@ def test_kernels_are_for_gpus(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_has_no_effect_is_named_with_the_reason(told: dict[str, Any], remark: str, tmp_path: Path) -> None:
+def test_a_setting_without_effect_is_named_with_the_reason(told: dict[str, Any], remark: str, tmp_path: Path) -> None:
     reading = read(tmp_path, told, on_cpu=True)
     assert (reading.remarks, reading.faults) == ([remark], [])
 

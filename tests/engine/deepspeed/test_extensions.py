@@ -17,7 +17,7 @@ def extensions(fake: FakeDeepSpeed, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     return importlib.import_module("djl_python.engine.deepspeed.extensions")
 
 
-def test_what_a_killed_build_has_left_is_not_waited_for(extensions: ModuleType, tmp_path: Path) -> None:
+def test_the_lock_of_a_killed_build_is_removed(extensions: ModuleType, tmp_path: Path) -> None:
     mark = tmp_path / "async_io" / "lock"
     mark.parent.mkdir()
     mark.write_text("")
@@ -25,7 +25,9 @@ def test_what_a_killed_build_has_left_is_not_waited_for(extensions: ModuleType, 
     assert not mark.exists()
 
 
-def test_what_is_missing_is_said_with_the_command(extensions: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_headers_are_named_with_the_command_to_install_them(
+    extensions: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(FakeBuilder, "compatible", False)
     with pytest.raises(ModelLoadError, match="libaio's headers are missing: apt-get install libaio-dev"):
         extensions.load_async_io()
@@ -42,7 +44,7 @@ def test_a_build_that_fails_is_an_error_of_the_model(extensions: ModuleType, mon
         extensions.load_kernels()
 
 
-def test_it_logs_as_we_do(
+def test_deepspeeds_output_goes_to_our_log(
     extensions: ModuleType,
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],

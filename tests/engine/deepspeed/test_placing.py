@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from transformers import AutoModelForCausalLM
 
-from djl_python.engine.deepspeed.configuration import Plan
+from djl_python.engine.deepspeed.configuration import PartitionPlan
 from djl_python.engine.devices.placement import Placed
 from djl_python.engine.settings import BuiltInSettings
 from tests.checkpoints import build_checkpoint
@@ -30,7 +30,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_checkpoint(tmp_path_factory.mktemp("llama"), "llama")
 
 
-def place(checkpoint: Path, plan: Plan, degree: int = 1, **settings: Any) -> tuple[Placed, list[Mapping[str, Any]]]:
+def place(
+    checkpoint: Path, plan: PartitionPlan, degree: int = 1, **settings: Any
+) -> tuple[Placed, list[Mapping[str, Any]]]:
     """The model as it is placed, and what transformers was told each time that it was loaded."""
     read: list[Mapping[str, Any]] = []
 
@@ -52,7 +54,7 @@ def place(checkpoint: Path, plan: Plan, degree: int = 1, **settings: Any) -> tup
 @pytest.fixture
 def two_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the other rank of two would: it has the same to say."""
-    monkeypatch.setattr(dist, "all_gather_object", lambda found, said: found.__setitem__(slice(None), [said, said]))
+    monkeypatch.setattr(dist, "all_gather_object", lambda reasons, said: reasons.__setitem__(slice(None), [said, said]))
 
 
 def damage(model: Any, config: Mapping[str, Any]) -> None:
@@ -67,7 +69,7 @@ def refuse(model: Any, config: Mapping[str, Any]) -> None:
 
 @pytest.mark.usefixtures("two_ranks")
 def test_a_model_that_is_divided_rightly_stays(fake: FakeDeepSpeed, checkpoint: Path) -> None:
-    placed, read = place(checkpoint, Plan(tensor_parallel={"tp_grain_size": 64}), degree=2)
+    placed, read = place(checkpoint, PartitionPlan(tensor_parallel={"tp_grain_size": 64}), degree=2)
     assert (placed.offloaded, placed.keeps_one_text, read) == ("", False, [{}])
     assert fake.inference == [
         {"dtype": torch.float32, "tensor_parallel": {"tp_size": 2, "tp_grain_size": 64}},
@@ -80,11 +82,11 @@ def test_a_model_that_is_divided_rightly_stays(fake: FakeDeepSpeed, checkpoint: 
     ("change", "said"),
     [(damage, "its logits would differ by"), (refuse, "AssertionError: no policy for it; ")],
 )
-def test_one_that_is_not_is_partitioned_and_that_is_said(
+def test_a_model_without_tensor_parallelism_is_partitioned_with_a_reason(
     change: Change, said: str, fake: FakeDeepSpeed, checkpoint: Path
 ) -> None:
     fake.change = change
-    placed, read = place(checkpoint, Plan(), degree=2)
+    placed, read = place(checkpoint, PartitionPlan(), degree=2)
     assert f"DeepSpeed's tensor parallelism can't be used for LlamaForCausalLM: {said}" in placed.offloaded
     assert "MiB of weights are in equal parts on 2 devices: every step gathers them" in placed.offloaded
     (told,) = fake.initialized
@@ -95,7 +97,7 @@ def test_one_that_is_not_is_partitioned_and_that_is_said(
 
 def test_kernels_that_compute_something_else_are_not_used(fake: FakeDeepSpeed, checkpoint: Path) -> None:
     fake.change = damage
-    placed, read = place(checkpoint, Plan(kernels={"min_out_tokens": 8}), max_model_len=64)
+    placed, read = place(checkpoint, PartitionPlan(kernels={"min_out_tokens": 8}), max_model_len=64)
     assert placed.offloaded.startswith("DeepSpeed's kernels can't be used for LlamaForCausalLM: its logits would")
     assert (placed.keeps_one_text, read) == (False, [{}, {"device_map": None}])
     (told,) = fake.inference
@@ -117,7 +119,7 @@ def test_kernels_keep_the_text_that_they_have_read(fake: FakeDeepSpeed, checkpoi
         model.forward = inner.forward
 
     fake.change = keep
-    placed, _ = place(checkpoint, Plan(kernels={}))
+    placed, _ = place(checkpoint, PartitionPlan(kernels={}))
     assert (placed.offloaded, placed.keeps_one_text) == ("", True)
 
 
@@ -133,17 +135,17 @@ def test_zero_has_weights_elsewhere(
 ) -> None:
     if "nvme_path" in offload:
         offload = offload | {"nvme_path": str(tmp_path / "nvme")}
-    placed, _ = place(checkpoint, Plan(zero={"zero_optimization": {"stage": 3, "offload_param": offload}}))
+    placed, _ = place(checkpoint, PartitionPlan(zero={"zero_optimization": {"stage": 3, "offload_param": offload}}))
     assert placed.offloaded.endswith(said) and bool(placed.offloaded) == bool(said)
     (told,) = fake.initialized
     assert (told["fp16"], told["bf16"]) == ({"enabled": False}, {"enabled": False})
-    found = told["zero_optimization"]["offload_param"]
-    assert found["device"] == offload["device"]
+    section = told["zero_optimization"]["offload_param"]
+    assert section["device"] == offload["device"]
     if offload["device"] == "nvme":
-        own = Path(found["nvme_path"])
+        own = Path(section["nvme_path"])
         assert own.parent == tmp_path / "nvme" and own.is_dir()
         model = AutoModelForCausalLM.from_pretrained(checkpoint)
-        assert found["buffer_size"] == max(weight.numel() for weight in model.parameters())
+        assert section["buffer_size"] == max(weight.numel() for weight in model.parameters())
         del placed
         importlib.import_module("gc").collect()
         assert not own.exists()

@@ -10,7 +10,8 @@ from djl_python.config import ModelConfig, Options
 from djl_python.core.errors import ModelLoadError
 from djl_python.engine.deepspeed.options import DeepSpeedOptions
 from djl_python.engine.deepspeed.row import ENGINE
-from djl_python.engine.interface import EngineSettings, engine_of
+from djl_python.engine.interface import EngineSettings
+from djl_python.engine.row import engine_of
 from djl_python.engine.settings import BuiltInSettings
 
 
@@ -35,7 +36,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
 
 
-def test_it_is_a_row_of_the_table() -> None:
+def test_the_table_of_engines_has_deepspeed() -> None:
     assert engine_of("deepspeed") is ENGINE
 
 
@@ -73,7 +74,7 @@ def test_all_that_is_wrong_is_said_with_its_place(tmp_path: Path) -> None:
     ]
 
 
-def test_what_has_no_effect_is_said(tmp_path: Path) -> None:
+def test_options_without_effect_have_a_remark(tmp_path: Path) -> None:
     own = write(tmp_path, {"fp16": {}}) | {"checkpoint": "ds.json"}
     assert ENGINE.without_effect(config(tmp_path, own, device="cpu"), DeepSpeedOptions(**own)) == [
         "option.deepspeed_config_path: fp16 has no effect: option.dtype says it",
@@ -87,13 +88,15 @@ def test_what_has_no_effect_is_said(tmp_path: Path) -> None:
     assert ENGINE.without_effect(config(tmp_path, {}, device="cpu"), missing) == []
 
 
-def test_what_it_compiles_is_kept_in_its_own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = ENGINE.environment(config(tmp_path, {}, device="cpu"), DeepSpeedOptions(), {})
-    assert found["DS_ACCELERATOR"] == "cpu"
-    assert found["TORCH_EXTENSIONS_DIR"] == str(tmp_path / "engines" / "extensions")
+def test_compiled_extensions_are_kept_in_the_engines_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = ENGINE.environment(config(tmp_path, {}, device="cpu"), DeepSpeedOptions(), {})
+    assert environment["DS_ACCELERATOR"] == "cpu"
+    assert environment["TORCH_EXTENSIONS_DIR"] == str(tmp_path / "engines" / "extensions")
     monkeypatch.setattr("djl_python.engine.deepspeed.row.has_gpu", lambda: True)
-    found = ENGINE.environment(config(tmp_path, {}), DeepSpeedOptions(), {"PYTORCH_CUDA_ALLOC_CONF": "x"})
-    assert (found["DS_ACCELERATOR"], "PYTORCH_CUDA_ALLOC_CONF" in found) == ("cuda", False)
+    environment = ENGINE.environment(config(tmp_path, {}), DeepSpeedOptions(), {"PYTORCH_CUDA_ALLOC_CONF": "x"})
+    assert (environment["DS_ACCELERATOR"], "PYTORCH_CUDA_ALLOC_CONF" in environment) == ("cuda", False)
 
 
 def test_where_it_is_not_there_the_command_that_brings_it_is_said(

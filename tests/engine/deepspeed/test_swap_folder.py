@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,11 +25,21 @@ def test_a_folder_goes_with_its_owner_and_no_other_one(tmp_path: Path) -> None:
     assert list(directory.iterdir()) == [second.path]
 
 
-def test_what_a_killed_process_has_left_goes(tmp_path: Path) -> None:
-    left = SwapFolder(tmp_path)
-    os.close(left._lock)  # which the operating system does when a process ends
-    assert list(tmp_path.iterdir()) == [left.path]
-    assert list(tmp_path.iterdir()) == [SwapFolder(tmp_path).path] or not left.path.exists()
+def test_the_folder_of_a_killed_process_is_removed(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from djl_python.engine.deepspeed.swap_folder import SwapFolder\n"
+        "folder = SwapFolder(Path(sys.argv[1])); print(folder.path, flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        left = Path(process.stdout.readline().strip())
+        living = SwapFolder(tmp_path)
+        assert left.exists()
+        process.kill()
+    assert left.exists()
+    newest = SwapFolder(tmp_path)
+    assert {*tmp_path.iterdir()} == {living.path, newest.path}
 
 
 def test_a_directory_that_can_not_be_written_to_is_named(tmp_path: Path) -> None:

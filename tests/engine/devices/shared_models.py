@@ -12,15 +12,15 @@ from torch.multiprocessing.spawn import spawn
 
 from djl_python.core.errors import ModelLoadError
 from djl_python.core.types import SamplingParams
-from djl_python.engine.batch.chunk import Chunk
+from djl_python.engine.batch.chunk import SequenceChunk
 from djl_python.engine.batch.sequence import Sequence
-from djl_python.engine.devices.pipeline_parallel import end_trials
+from djl_python.engine.devices.pipeline_parallel import end_probes
 from djl_python.engine.devices.tensor_parallel import join, least, settings_of
 from djl_python.engine.opening.open_model import open_model
-from djl_python.engine.opening.opened_model import OpenedModel
+from djl_python.engine.runner.opened_model import OpenedModel
+from djl_python.engine.runner.probe_steps import probe_step
 from djl_python.engine.settings import BuiltInSettings
-from djl_python.engine.torch_backend.model_runner import PagedModelRunner
-from djl_python.engine.torch_backend.trials import trial_step
+from djl_python.engine.torch_backend.paged_runner import PagedModelRunner
 from tests.checkpoints import NATIVE, VOCABULARY, build_checkpoint
 
 PROMPT = [(5 * place + 2) % VOCABULARY for place in range(40)]
@@ -28,15 +28,15 @@ PROMPT = [(5 * place + 2) % VOCABULARY for place in range(40)]
 
 def shareable(tmp_path: Path, check: Callable[[Path], object]) -> list[Path]:
     """Checkpoints of all kinds that `check` does not refuse."""
-    found = []
+    checkpoints = []
     for name, config in NATIVE.items():
         config().save_pretrained(tmp_path / name)
         try:
             check(tmp_path / name)
         except ModelLoadError:
             continue
-        found.append(build_checkpoint(tmp_path / name, name, sinks=True))
-    return found
+        checkpoints.append(build_checkpoint(tmp_path / name, name, sinks=True))
+    return checkpoints
 
 
 def computed(
@@ -54,11 +54,11 @@ def computed(
         if number == 0:
             join(rank, mine, folder / "meeting")
         opened = open_model(mine, lambda what, done, total: None)
-        end_trials(opened.loaded.model)
+        end_probes(opened.loaded.model)
         assert isinstance(opened.runner, PagedModelRunner) and opened.memory.share_prefixes, opened.description
         sequence = Sequence(1, PROMPT, len(PROMPT), SamplingParams(max_new_tokens=1), blocks=[1, 2, 3])
-        trial_step(opened.runner, Chunk(sequence, 17))
-        logits = trial_step(opened.runner, Chunk(sequence, 23))[-1]
+        probe_step(opened.runner, SequenceChunk(sequence, 17))
+        logits = probe_step(opened.runner, SequenceChunk(sequence, 23))[-1]
         assert least(opened.memory.kv_blocks, opened.loaded.device) == opened.memory.kv_blocks
         yield path, opened, logits
 

@@ -31,8 +31,8 @@ def test_a_gpu_that_does_not_multiply_bf16_computes_in_fp16(
     capability: tuple[int, int], asked: str, instead: torch.dtype | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    found = slow_format(torch.device("cuda"), asked)
-    assert (None if found is None else found.instead) == instead
+    slow = slow_format(torch.device("cuda"), asked)
+    assert (None if slow is None else slow.instead) == instead
 
 
 def cudnn_attends() -> bool:
@@ -42,10 +42,10 @@ def cudnn_attends() -> bool:
 @pytest.fixture
 def current(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.device]]:
     """The devices that become current, on a machine that need not have them."""
-    found: list[torch.device] = []
-    monkeypatch.setattr(torch.cuda, "set_device", found.append)
+    devices: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "set_device", devices.append)
     enabled = cudnn_attends()
-    yield found
+    yield devices
     torch.backends.cuda.enable_cudnn_sdp(enabled)
 
 

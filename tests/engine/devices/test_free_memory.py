@@ -48,8 +48,8 @@ def test_a_container_over_its_limit_has_nothing(container: Container, tmp_path: 
     ("container", "most"), [(version_2, "max"), (version_2, str(1 << 60)), (version_1, "9223372036854771712")]
 )
 def test_no_limit_or_one_above_the_machine_is_the_machine(container: Container, most: str, tmp_path: Path) -> None:
-    found = available_bytes(container(tmp_path, most, 0, 0))
-    assert found == pytest.approx(psutil.virtual_memory().available, rel=0.2)
+    available = available_bytes(container(tmp_path, most, 0, 0))
+    assert available == pytest.approx(psutil.virtual_memory().available, rel=0.2)
 
 
 def test_a_machine_without_containers(tmp_path: Path) -> None:

@@ -42,7 +42,9 @@ def test_ranks_have_equally_many_layers_or_the_first_have_one_more(
         (lambda: LlamaConfig(num_hidden_layers=1), {}, "there are 1 layers; expected at most as many"),
     ],
 )
-def test_what_is_not_divided(config: Callable[[], Any], more: dict[str, Any], what: str, tmp_path: Path) -> None:
+def test_models_that_have_no_stages_are_refused(
+    config: Callable[[], Any], more: dict[str, Any], what: str, tmp_path: Path
+) -> None:
     config().save_pretrained(tmp_path)
     with pytest.raises(ModelLoadError) as caught:
         check_stages(settings(tmp_path, device="cpu", **more))

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Qwen3Nex
 from transformers.distributed import configuration_utils
 
 from djl_python.core.errors import ModelLoadError
+from djl_python.core.sequence_request import SequenceRequest
 from djl_python.core.types import ImagePrompt, Images, SamplingParams
 from djl_python.engine.devices import tensor_parallel as sharing
 from djl_python.engine.devices.tensor_parallel import degree_of, placement, settings_of
@@ -57,7 +58,7 @@ def test_a_model_that_nothing_divides_runs_on_one_device(tmp_path: Path, monkeyp
 
 def test_a_batch_of_as_many_as_there_are_opens(tmp_path: Path) -> None:
     batch = open_batch(build_checkpoint(tmp_path, "llama"), tensor_parallel_degree=0, device="cpu")
-    batch.add(1, [5, 6], SamplingParams(max_new_tokens=2, ignore_eos=True))
+    batch.add(SequenceRequest([5, 6], SamplingParams(max_new_tokens=2, ignore_eos=True), id=1))
     assert len(run_to_end(batch)[1]) == 2
 
 
@@ -69,14 +70,16 @@ def test_a_batch_of_as_many_as_there_are_opens(tmp_path: Path) -> None:
         (0, 5, "it does not divide num_attention_heads, which is 12"),
     ],
 )
-def test_what_is_too_many(llama: Path, gpus: int, asked: int, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_devices_are_refused(
+    llama: Path, gpus: int, asked: int, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     has_gpus(monkeypatch, gpus)
     with pytest.raises(ModelLoadError) as caught:
         degree_of(settings(llama, asked))
     assert caught.value.message == f"option.tensor_parallel_degree={asked}: {reason}"
 
 
-def test_those_are_counted_that_follow_the_models_own(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_are_counted_from_the_models_own_on(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     has_gpus(monkeypatch, 5)
     monkeypatch.setattr(sharing, "pick_device", torch.device)
     assert degree_of(settings(llama, 0, device="cuda:2")) == 3
@@ -95,7 +98,7 @@ def test_those_are_counted_that_follow_the_models_own(llama: Path, monkeypatch: 
         (LlamaConfig, {"kernels": "native"}, "a model with option.kernels=native"),
     ],
 )
-def test_what_runs_on_one_device(
+def test_models_for_one_device_are_refused_on_several(
     config: Callable[[], Any],
     more: dict[str, Any],
     what: str,

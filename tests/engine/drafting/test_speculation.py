@@ -15,8 +15,9 @@ import torch
 from transformers import LlamaForCausalLM
 
 from djl_python.core.errors import ModelLoadError
+from djl_python.core.sequence_request import SequenceRequest
 from djl_python.core.types import Grammar, SamplingParams, TokenEvent
-from djl_python.engine.batch.chunk import Chunk
+from djl_python.engine.batch.chunk import SequenceChunk
 from djl_python.engine.batch.scheduler import MAX_DRAFT_ROWS
 from djl_python.engine.batch.sequence import Sequence
 from djl_python.engine.builtin.paged_batch import PagedRollingBatch
@@ -24,11 +25,11 @@ from djl_python.engine.drafting import draft_model, speculation_setup
 from djl_python.engine.drafting.ngram import NgramDrafter
 from djl_python.engine.drafting.speculation import Confidence, Speculation
 from djl_python.engine.native.library import library
-from djl_python.engine.opening import native_program
+from djl_python.engine.native.opening import native_program
 from djl_python.engine.opening.open_model import open_model
-from djl_python.engine.opening.opened_model import OpenedModel
 from djl_python.engine.reading.inference.decoder import read_recipe
 from djl_python.engine.reading.recipe.primitives import NotUnderstoodError
+from djl_python.engine.runner.opened_model import OpenedModel
 from tests.checkpoints import VOCABULARY, build_checkpoint
 from tests.engine.checkpoints.test_rope import ORIGINAL, longrope, prompt, save
 from tests.engines import damage_, open_batch, run_to_end
@@ -84,7 +85,11 @@ def answers(batch: PagedRollingBatch, requests: list[dict[str, Any]], seed: int 
         if waiting and (batch.idle or rng.random() < 0.3):
             number, params = waiting.pop(0)
             prompt = [*LOOP, number + 2, number + 3] if number % 2 else [rng.randrange(VOCABULARY) for _ in range(40)]
-            batch.add(number, prompt, SamplingParams(**{"max_new_tokens": 40, "ignore_eos": True, **params}))
+            batch.add(
+                SequenceRequest(
+                    prompt, SamplingParams(**{"max_new_tokens": 40, "ignore_eos": True, **params}), id=number
+                )
+            )
         for event in batch.step():
             events[event.request_id].append(event)
     return events
@@ -92,8 +97,8 @@ def answers(batch: PagedRollingBatch, requests: list[dict[str, Any]], seed: int 
 
 def told(events: dict[int, list[TokenEvent]]) -> dict[int, list[Any]]:
     return {
-        number: [(e.token_id, e.finish, [i for i, _ in e.top], len(e.prompt), e.error) for e in found]
-        for number, found in events.items()
+        number: [(e.token_id, e.finish, [i for i, _ in e.top], len(e.prompt), e.error) for e in sequence_events]
+        for number, sequence_events in events.items()
     }
 
 
@@ -127,7 +132,7 @@ def test_a_text_that_repeats_itself_takes_fewer_steps(path: Path, how: str) -> N
     settings = {"speculative": how, "draft_model_path": str(path)}
     batch = open_batch(path, **settings)
     # With such a bias the model goes on saying one token.
-    batch.add(0, LOOP, SamplingParams(max_new_tokens=80, ignore_eos=True, logit_bias={7: 1000.0}))
+    batch.add(SequenceRequest(LOOP, SamplingParams(max_new_tokens=80, ignore_eos=True, logit_bias={7: 1000.0}), id=0))
     steps = tokens = 0
     while not batch.idle:
         tokens += len(batch.step())
@@ -151,8 +156,8 @@ def test_out_of_blocks_drafts_give_way(path: Path) -> None:
 
 def test_limits_end_a_text_in_the_middle_of_its_drafts(path: Path) -> None:
     batch = open_batch(path, speculative="draft", draft_model_path=str(path), max_model_len=64)
-    batch.add(0, LOOP, SamplingParams(max_new_tokens=5, ignore_eos=True))
-    batch.add(1, LOOP, SamplingParams(max_new_tokens=1000, ignore_eos=True))
+    batch.add(SequenceRequest(LOOP, SamplingParams(max_new_tokens=5, ignore_eos=True), id=0))
+    batch.add(SequenceRequest(LOOP, SamplingParams(max_new_tokens=1000, ignore_eos=True), id=1))
     events = run_to_end(batch)
     assert len(events[0]) == 5
     assert len(events[1]) == 64 - len(LOOP)
@@ -179,17 +184,17 @@ class SamplingRequest(NgramDrafter):
         return {}
 
 
-def asked_for(chunks: list[Chunk], longest: int = 100) -> dict[int, int]:
+def asked_for(chunks: list[SequenceChunk], longest: int = 100) -> dict[int, int]:
     drafter = SamplingRequest()
     assert Speculation(drafter, 8, longest).add_drafts(chunks, lambda chunk, drafts: drafts) == chunks
     return drafter.ahead
 
 
-def decoding(number: int = 0, generated: int = 1, **params: Any) -> Chunk:
+def decoding(number: int = 0, generated: int = 1, **params: Any) -> SequenceChunk:
     """A sequence that has generated something."""
     sampling = SamplingParams(**{"max_new_tokens": 30, **params})
     tokens = [*LOOP, *[5] * generated]
-    return Chunk(Sequence(number, tokens, len(LOOP), sampling, computed=len(tokens) - 1), 1)
+    return SequenceChunk(Sequence(number, tokens, len(LOOP), sampling, computed=len(tokens) - 1), 1)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +211,7 @@ def decoding(number: int = 0, generated: int = 1, **params: Any) -> Chunk:
     ],
     ids=lambda params: next(iter(params)),
 )
-def test_what_depends_on_the_token_before_or_ends_with_the_next_has_no_drafts(params: dict[str, Any]) -> None:
+def test_sequences_that_can_not_use_drafts_ask_for_none(params: dict[str, Any]) -> None:
     assert asked_for([decoding(generated=3, **params)]) == {}
 
 
@@ -221,19 +226,19 @@ def test_drafts_go_no_further_than_the_text(params: dict[str, Any], longest: int
 
 @pytest.mark.parametrize(("together", "ahead"), [(1, 8), (2, 7), (3, 4), (8, 1), (9, 1), (15, 1), (16, 0), (17, 0)])
 def test_drafts_are_few_where_many_rows_share_a_step(together: int, ahead: int) -> None:
-    found = asked_for([decoding(number) for number in range(together)])
-    assert list(found.values()) == [ahead] * min(together, MAX_DRAFT_ROWS - together)
+    drafts = asked_for([decoding(number) for number in range(together)])
+    assert list(drafts.values()) == [ahead] * min(together, MAX_DRAFT_ROWS - together)
 
 
 def test_a_prompt_that_is_read_beside_it_leaves_a_sequence_fewer_drafts() -> None:
     prompt = Sequence(1, LOOP, len(LOOP), SamplingParams(max_new_tokens=9))
-    assert asked_for([decoding(), Chunk(prompt, 10)]) == {0: 5}
+    assert asked_for([decoding(), SequenceChunk(prompt, 10)]) == {0: 5}
 
 
 def test_a_full_batch_has_no_drafts(path: Path) -> None:
     batch = open_batch(path, speculative="ngram", max_batch_size=MAX_DRAFT_ROWS)
     for number in range(MAX_DRAFT_ROWS):
-        batch.add(number, LOOP, SamplingParams(max_new_tokens=8, ignore_eos=True))
+        batch.add(SequenceRequest(LOOP, SamplingParams(max_new_tokens=8, ignore_eos=True), id=number))
     run_to_end(batch)
     assert speculation(batch) == (0, 0)
 
@@ -247,10 +252,14 @@ def test_a_draft_model_reads_what_was_generated_without_it(path: Path, kernels: 
     )
     prompts = [[*LOOP[:8], number + 2] for number in range(MAX_DRAFT_ROWS + 1)]
     for number, begin in enumerate(prompts):
-        batch.add(number, begin, SamplingParams(max_new_tokens=80, ignore_eos=True))
+        batch.add(SequenceRequest(begin, SamplingParams(max_new_tokens=80, ignore_eos=True), id=number))
     said = [event.token_id for event in run_to_end(batch)[0]]
     before = speculation(batch)  # a few, of those that came first
-    batch.add(MAX_DRAFT_ROWS + 1, [*prompts[0], *said, 7], SamplingParams(max_new_tokens=40, ignore_eos=True))
+    batch.add(
+        SequenceRequest(
+            [*prompts[0], *said, 7], SamplingParams(max_new_tokens=40, ignore_eos=True), id=MAX_DRAFT_ROWS + 1
+        )
+    )
     run_to_end(batch)
     proposed, accepted = (after - earlier for after, earlier in zip(speculation(batch), before, strict=True))
     assert proposed > 20
@@ -260,20 +269,20 @@ def test_a_draft_model_reads_what_was_generated_without_it(path: Path, kernels: 
 def test_a_draft_model_reads_every_token_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those of a chat that goes on: the turns before are in its cache, as they are in the model's."""
     batch = open_batch(path, speculative="draft", draft_model_path=str(path))
-    assert batch._speculation is not None
-    drafter = batch._speculation._drafter
+    assert batch.speculation is not None
+    drafter = batch.speculation.drafter
     assert isinstance(drafter, draft_model.ModelDrafter)
-    run, read = drafter._runner.run, 0
+    run, read = drafter.runner.run, 0
 
-    def counting(chunks: list[Chunk]) -> torch.Tensor:
+    def counting(chunks: list[SequenceChunk]) -> torch.Tensor:
         nonlocal read
         read += sum(chunk.length for chunk in chunks)
         return run(chunks)
 
-    monkeypatch.setattr(drafter._runner, "run", counting)
+    monkeypatch.setattr(drafter.runner, "run", counting)
     text = list(LOOP)
     for number in range(3):
-        batch.add(number, text, SamplingParams(max_new_tokens=40, ignore_eos=True))
+        batch.add(SequenceRequest(text, SamplingParams(max_new_tokens=40, ignore_eos=True), id=number))
         text = [*text, *(event.token_id for event in run_to_end(batch)[number]), 7]
     assert read < 1.2 * len(text)
 
@@ -316,7 +325,7 @@ def test_lookup_forgets_a_text_that_has_ended(path: Path) -> None:
     batch = open_batch(path, speculative="ngram")
     for length in (40, 20):
         sampling = SamplingParams(max_new_tokens=length, ignore_eos=True, logit_bias={7: 1000.0})
-        batch.add(0, LOOP[:4], sampling)
+        batch.add(SequenceRequest(LOOP[:4], sampling, id=0))
         assert [event.token_id for event in run_to_end(batch)[0]] == [7] * length
 
 
@@ -339,7 +348,7 @@ def test_drafts_that_are_wrong_are_given_up_and_tried_again() -> None:
 def test_a_draft_model_whose_scores_are_no_numbers_is_only_wrong(path: Path, kernels: str, tmp_path: Path) -> None:
     draft = damage_(build_checkpoint(tmp_path, "llama"), LOOP[0])
     text = [token for token in range(2, 60) if token != LOOP[0]]  # or it would be refused when it is opened
-    batch = open_batch(path, kernels=kernels, speculative="draft", draft_model_path=str(draft), trial_ids=text)
+    batch = open_batch(path, kernels=kernels, speculative="draft", draft_model_path=str(draft), probe_ids=text)
     assert told(answers(batch, REQUESTS)) == told(answers(open_batch(path, kernels=kernels), REQUESTS))
     proposed, accepted = speculation(batch)
     assert proposed > accepted
@@ -416,7 +425,7 @@ def test_a_draft_model_that_takes_longer_than_it_saves_is_seldom_asked(
     now = 0.0
 
     def taking(seconds: float, run: Any) -> Any:
-        def timed(chunks: list[Chunk]) -> torch.Tensor:
+        def timed(chunks: list[SequenceChunk]) -> torch.Tensor:
             nonlocal now
             now += seconds
             return run(chunks)  # type: ignore[no-any-return]
@@ -425,11 +434,11 @@ def test_a_draft_model_that_takes_longer_than_it_saves_is_seldom_asked(
 
     monkeypatch.setattr(draft_model, "time", SimpleNamespace(perf_counter=lambda: now))
     batch = open_batch(path, speculative="draft", draft_model_path=str(path))
-    assert batch._speculation is not None
-    drafter: Any = batch._speculation._drafter
-    monkeypatch.setattr(drafter._runner, "run", taking(draft_s, drafter._runner.run))
+    assert batch.speculation is not None
+    drafter: Any = batch.speculation.drafter
+    monkeypatch.setattr(drafter.runner, "run", taking(draft_s, drafter.runner.run))
     monkeypatch.setattr(batch.runner, "run", taking(10.0, batch.runner.run))
-    batch.add(0, LOOP, SamplingParams(max_new_tokens=80, ignore_eos=True))
+    batch.add(SequenceRequest(LOOP, SamplingParams(max_new_tokens=80, ignore_eos=True), id=0))
     run_to_end(batch)
     proposed, accepted = speculation(batch)
     assert least <= proposed <= most
@@ -441,7 +450,7 @@ def test_a_draft_model_follows_where_positions_turn_otherwise(tmp_path: Path) ->
     """LongRoPE, beyond its first length: the same model drafts what it will say itself."""
     model = save(tmp_path, longrope())
     batch = open_batch(model, speculative="draft", draft_model_path=str(model), max_prefill_tokens=256)
-    batch.add(0, prompt(150), SamplingParams(max_new_tokens=60, ignore_eos=True))
+    batch.add(SequenceRequest(prompt(150), SamplingParams(max_new_tokens=60, ignore_eos=True), id=0))
     run_to_end(batch)
     proposed, accepted = speculation(batch)
     assert proposed == accepted > 40
@@ -452,24 +461,24 @@ def test_drafts_end_where_positions_begin_to_turn_otherwise(how: str, tmp_path: 
     """LongRoPE, across its first length: what follows is drawn from a text that was recomputed."""
     kernels_or_skip(library)
     model = save(tmp_path, longrope())
-    found: list[list[TokenEvent]] = []
+    runs: list[list[TokenEvent]] = []
     without: dict[str, str] = {}
     for settings in (without, {"speculative": how, "draft_model_path": str(model)}):
         batch = open_batch(model, **settings)
         for number, length in enumerate(range(ORIGINAL - 6, ORIGINAL + 1)):
             params = SamplingParams(max_new_tokens=12, ignore_eos=True, logit_bias={7: 12.0})
-            batch.add(number, (LOOP * 2)[:length], params)
+            batch.add(SequenceRequest((LOOP * 2)[:length], params, id=number))
         events = run_to_end(batch)
-        found.append([event for number in sorted(events) for event in events[number]])
+        runs.append([event for number in sorted(events) for event in events[number]])
     assert speculation(batch)[1] > 5
-    plain, made = found
+    plain, made = runs
     assert [e.token_id for e in made] == [e.token_id for e in plain]
     assert [e.logprob for e in made] == pytest.approx([e.logprob for e in plain], abs=1e-4)
 
 
 def test_where_drafts_can_not_be_taken_back_they_are_not_made(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     batch = open_batch(build_checkpoint(tmp_path, "mamba"), speculative="ngram")
-    batch.add(0, LOOP, SamplingParams(max_new_tokens=9, ignore_eos=True))
+    batch.add(SequenceRequest(LOOP, SamplingParams(max_new_tokens=9, ignore_eos=True), id=0))
     assert len(run_to_end(batch)[0]) == 9
     assert speculation(batch) == (0, 0)
     assert "option.speculative=ngram has no effect" in caplog.text

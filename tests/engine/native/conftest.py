@@ -1,7 +1,7 @@
 """Native kernels need a processor and a compiler; without them these tests have nothing to test.
 
 All of them run on the kernels for this machine's processor, on those for the least that there are any for, and on those
-that multiply tiles: in software, where the processor can't. Of models, `make test` runs representative ones, on the
+that multiply tiles: in software, where the processor can't. `make test` runs representative models, on the
 first of these kernels more than on the others; what needs no model it runs on the first alone. Modules whose tests run
 no kernels have a `_kernels` of their own.
 """
@@ -14,8 +14,8 @@ import pytest
 
 from djl_python.engine.attention.lookup import register
 from djl_python.engine.native import library as finding
-from djl_python.engine.native.compiling import PROCESSORS, TILES
-from djl_python.engine.native.library import find_library, processors_here
+from djl_python.engine.native.compiling import PROCESSORS, TILES, processors_here
+from djl_python.engine.native.library import find_library
 from tests.checkpoints import NATIVE, OF_EACH_KIND, REPRESENTATIVE
 from tests.kernels import kernels_or_skip
 
@@ -44,8 +44,8 @@ def _kernels(request: pytest.FixtureRequest) -> Iterator[None]:
         here = [one._replace(name="tiles", flags=(*one.flags, "-DDJL_TILES_IN_SOFTWARE")) for one in here[:1]]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(finding, "processors_here", lambda: here)
-        found = kernels_or_skip(find_library)
+        kernels = kernels_or_skip(find_library)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("djl_python.engine.native.thread_pool.library", lambda: found)
+        patch.setattr("djl_python.engine.native.thread_pool.library", lambda: kernels)
         register()
         yield

@@ -17,9 +17,9 @@ from djl_python.engine.native.abi.enums import Activation, Kind, Mode, NormKind,
 from djl_python.engine.native.abi.header import HEADER, header
 from djl_python.engine.native.abi.operations import OPERATIONS, Op, OperationArray
 from djl_python.engine.native.abi.parts import Output, PackedWeight
-from djl_python.engine.native.abi.places import differences, places, structures
+from djl_python.engine.native.abi.places import differences, field_offsets, structures
 from djl_python.engine.native.abi.structures import Operation
-from djl_python.engine.native.library import UnavailableError, find_library, library
+from djl_python.engine.native.library import KernelsUnavailableError, find_library, library
 from djl_python.engine.reading.recipe.primitives import ACTIVATIONS
 
 
@@ -32,10 +32,12 @@ def test_loaded_kernels_have_everything_where_it_is_described() -> None:
 
 
 def test_kernels_of_other_sources_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    others = places() | {"LinearOp.k": (4, 8)}
+    others = field_offsets() | {"LinearOp.k": (4, 8)}
     del others["Output.softcap"]
-    monkeypatch.setattr(lying, "places", lambda: others)
-    with pytest.raises(UnavailableError, match=r"built from other sources .*: LinearOp\.k, Output\.softcap differ"):
+    monkeypatch.setattr(lying, "field_offsets", lambda: others)
+    with pytest.raises(
+        KernelsUnavailableError, match=r"built from other sources .*: LinearOp\.k, Output\.softcap differ"
+    ):
         find_library()
     monkeypatch.undo()
     library()

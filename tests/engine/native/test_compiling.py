@@ -11,8 +11,14 @@ from typing import Final
 
 import pytest
 
-from djl_python.engine.native.compiling import PROCESSORS, Processor, compile_kernels, compiler, fingerprint
-from djl_python.engine.native.library import processors_here
+from djl_python.engine.native.compiling import (
+    PROCESSORS,
+    Processor,
+    compile_kernels,
+    compiler,
+    fingerprint,
+    processors_here,
+)
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 #: Errors for us alone: compilers that we don't have may warn of anything. GCC 12 warns of its own AVX-512 intrinsics,
@@ -26,12 +32,12 @@ REPRESENTATIVE: Final = (
     "test_packing.py",
     "program/test_rescoring.py::test_with_a_bias_and_a_scale",
     "program/test_rescoring.py::test_choices_of_a_mixture_are_those_from_all_logits",
-    "program/test_rescoring.py::test_nor_where_scores_are_no_numbers",
+    "program/test_rescoring.py::test_rescoring_picks_no_token_where_scores_are_no_numbers",
     *(
         f"program/test_program.py::test_every_position_of_two_sequences_in_pieces[best-{name}]"
         for name in ARCHITECTURES
     ),
-    "program/test_program.py::test_who_rounds_activations_makes_no_difference[best-int4]",
+    "program/test_program.py::test_rounded_activations_do_not_depend_on_threads[best-int4]",
     "modules/test_causal_conv.py",
 )
 #: Has pytest find the kernels in the user's cache, not the package's.

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
 import mmap
+import os
 import platform
 import re
 import shutil
+import stat
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +20,7 @@ import pytest
 from djl_python.core.errors import ModelLoadError
 from djl_python.engine.native import compiling
 from djl_python.engine.native import library as finding
-from djl_python.engine.native.abi.places import places
+from djl_python.engine.native.abi.places import field_offsets
 from djl_python.engine.native.compiling import (
     PROCESSORS,
     TILES,
@@ -26,8 +29,9 @@ from djl_python.engine.native.compiling import (
     compile_kernels,
     features_here,
     fingerprint,
+    processors_here,
 )
-from djl_python.engine.native.library import UnavailableError, find_library, library, processors_here
+from djl_python.engine.native.library import KernelsUnavailableError, find_library, library, place_of
 from tests.checkpoints import build_checkpoint
 from tests.engines import open_batch, run_to_end
 from tests.kernels import kernels_or_skip
@@ -45,9 +49,9 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     folder = tmp_path_factory.mktemp("sources")
     names = ["djl_fingerprint", *sorted(set(re.findall(r"loaded\.(djl_\w+)", inspect.getsource(finding))))]
     functions = "".join(f"const char* {name}() {{ return DJL_FINGERPRINT; }}\n" for name in names)
-    rows = "".join(f'{{"{name}", {offset}, {size}}}, ' for name, (offset, size) in places().items())
+    rows = "".join(f'{{"{name}", {offset}, {size}}}, ' for name, (offset, size) in field_offsets().items())
     table = f"const struct Place {{ const char* name; unsigned long offset, size; }} table[] = {{{rows}}};\n"
-    functions += f"const Place* djl_abi(int* count) {{ *count = {len(places())}; return table; }}\n"
+    functions += f"const Place* djl_abi(int* count) {{ *count = {len(field_offsets())}; return table; }}\n"
     (folder / "kernels.cpp").write_text(f'{table}extern "C" {{\n{functions}}}\n')
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiling, "SOURCES", folder)
@@ -124,18 +128,50 @@ def built_elsewhere(home: Path) -> bool:
     return built.exists() and not built.is_relative_to(home)
 
 
-def test_kernels_that_were_built_before_and_cannot_be_loaded_are_built_again(
-    home: Path, another_home: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("damage", ["half", "bit", "empty", "another libc"])
+def test_kernels_that_were_built_before_and_are_damaged_are_built_again(
+    home: Path, another_home: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    name = kept(home)[0].name
+    whole = kept(home)[0].read_bytes()
     (another_home / ".cache" / "djl-serving").mkdir(parents=True)
-    bad = another_home / ".cache" / "djl-serving" / name
-    bad.write_bytes(b"\x7fELF of which a full disk took the rest")
+    bad = another_home / ".cache" / "djl-serving" / kept(home)[0].name
+    middle = len(whole) // 2
+    content, told = {
+        "half": (whole[:middle], "are damaged: they are built again"),
+        "bit": (whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :], "are damaged: they are built again"),
+        "empty": (b"", "are damaged: they are built again"),
+        "another libc": (b"\x7fELF" + hashlib.sha256(b"\x7fELF").digest(), "that were built before can't be loaded"),
+    }[damage]
+    bad.write_bytes(content)
+    assert (place_of(processors_here()[0]) == "") == (damage != "another libc")
     assert find_library()._name == str(bad)
-    assert "the CPU kernels that were built before can't be loaded" in caplog.text
+    assert [told in message for message in caplog.messages if "damaged" in message or "loaded" in message] == [True]
+    assert bad.read_bytes() == whole
     caplog.clear()
     assert find_library()._name == str(bad)
     assert not caplog.text, "it is as good as new"
+
+
+def test_kernels_get_their_name_when_all_of_them_is_on_disk(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may load them at once, and power may fail."""
+    path, done = tmp_path / "kernels.so", []
+    sync, rename = os.fsync, Path.rename
+
+    def synced(descriptor: int) -> None:
+        done.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+        sync(descriptor)
+
+    def renamed(old: Path, new: Path) -> Path:
+        assert compiling.is_whole(old)
+        done.append("name")
+        return rename(old, new)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "rename", renamed)
+    compile_kernels(processors_here()[0], path)
+    assert done == ["file", "name", "folder"]
 
 
 def test_where_kernels_cannot_be_kept_they_are_built_for_this_start(
@@ -178,7 +214,7 @@ def test_where_nothing_that_is_built_can_be_loaded_there_are_no_kernels(
 
     monkeypatch.setattr(finding, "compile_kernels", build)
     with pytest.raises(
-        UnavailableError, match=r"kernels that are built here can't be kept or loaded: .*file too short"
+        KernelsUnavailableError, match=r"kernels that are built here can't be kept or loaded: .*file too short"
     ):
         find_library()
     assert built == processors_here()[:1], "others would fare no better"
@@ -192,10 +228,10 @@ def test_kernels_are_looked_for_once_also_in_vain(another_home: Path, monkeypatc
         raise CompilationError("c++ failed: []")
 
     monkeypatch.setattr(finding, "compile_kernels", fail)
-    monkeypatch.setattr(finding, "_answer", functools.cache(finding._answer.__wrapped__))
+    monkeypatch.setattr(finding, "kernels_or_reason", functools.cache(finding.kernels_or_reason.__wrapped__))
 
     def ask(_: int) -> None:
-        with pytest.raises(UnavailableError, match="failed"):
+        with pytest.raises(KernelsUnavailableError, match="failed"):
             library()
 
     with ThreadPoolExecutor() as side_by_side:
@@ -213,7 +249,7 @@ def test_a_compiler_that_hangs_or_has_no_place_to_write_is_a_reason(
     hanging.write_text("#!/bin/sh\nexec sleep 60\n")
     hanging.chmod(0o755)
     monkeypatch.setattr(shutil, "which", lambda name: str(hanging))
-    monkeypatch.setattr("djl_python.engine.native.compiling._TIMEOUT_S", 0.1)
+    monkeypatch.setattr("djl_python.engine.native.compiling.TIMEOUT_S", 0.1)
     with pytest.raises(CompilationError, match="timed out after"):
         compile_kernels(processor, tmp_path / processor.library)
     assert not (tmp_path / processor.library).exists()
@@ -222,20 +258,22 @@ def test_a_compiler_that_hangs_or_has_no_place_to_write_is_a_reason(
 def test_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     no_compiler(monkeypatch)
-    with pytest.raises(UnavailableError, match=r"no C\+\+ compiler \(c\+\+, g\+\+ or clang\+\+\)"):
+    with pytest.raises(KernelsUnavailableError, match=r"no C\+\+ compiler \(c\+\+, g\+\+ or clang\+\+\)"):
         find_library()
 
 
 def test_another_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finding, "features_here", lambda: {"f16c", "sse4_2"})
+    for module in (compiling, finding):
+        monkeypatch.setattr(module, "features_here", lambda: {"f16c", "sse4_2"})
     lacks = ", ".join(sorted(PROCESSORS[-1].features - {"f16c"}))
-    with pytest.raises(UnavailableError, match=f"the processor lacks {lacks}"):
+    with pytest.raises(KernelsUnavailableError, match=f"the processor lacks {lacks}"):
         find_library()
 
 
 def test_a_machine_of_another_family(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finding, "PROCESSORS", ())
-    with pytest.raises(UnavailableError, match=f"there are none for linux on {platform.machine()}"):
+    for module in (compiling, finding):
+        monkeypatch.setattr(module, "PROCESSORS", ())
+    with pytest.raises(KernelsUnavailableError, match=f"there are none for linux on {platform.machine()}"):
         find_library()
 
 
@@ -245,8 +283,8 @@ has_tiles = pytest.mark.skipif(platform.machine() != "x86_64", reason="no such p
 @has_tiles
 @pytest.mark.parametrize("allowed", [True, False])
 def test_tiles_are_asked_for(monkeypatch: pytest.MonkeyPatch, allowed: bool) -> None:
-    monkeypatch.setattr(finding, "features_here", lambda: set().union(*(one.features for one in PROCESSORS)))
-    monkeypatch.setattr(finding, "_may_use_tiles", lambda: allowed)
+    monkeypatch.setattr(compiling, "features_here", lambda: set().union(*(one.features for one in PROCESSORS)))
+    monkeypatch.setattr(compiling, "may_use_tiles", lambda: allowed)
     assert processors_here() == list(PROCESSORS if allowed else PROCESSORS[1:])
 
 
@@ -254,7 +292,7 @@ def test_tiles_are_asked_for(monkeypatch: pytest.MonkeyPatch, allowed: bool) -> 
 def test_a_system_without_tiles_does_not_give_them(monkeypatch: pytest.MonkeyPatch) -> None:
     if features_here() >= TILES:
         pytest.skip("this processor has them")
-    monkeypatch.setattr(finding, "features_here", lambda: set(PROCESSORS[0].features))
+    monkeypatch.setattr(compiling, "features_here", lambda: set(PROCESSORS[0].features))
     assert processors_here()[0] == PROCESSORS[1]
 
 
@@ -268,7 +306,7 @@ def test_a_compiler_that_does_not_know_this_processor_makes_kernels_for_an_older
     assert find_library()._name == str(path)
     assert kept(home) == [path]  # what failed has left nothing behind
     monkeypatch.setattr(finding, "processors_here", lambda: [newest])
-    with pytest.raises(UnavailableError, match=r"failed: .*avx4096"):
+    with pytest.raises(KernelsUnavailableError, match=r"failed: .*avx4096"):
         find_library()
 
 
@@ -276,7 +314,7 @@ def test_without_kernels_the_model_runs_on_torch_and_native_alone_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def missing() -> None:
-        raise UnavailableError("there is no C++ compiler")
+        raise KernelsUnavailableError("there is no C++ compiler")
 
     monkeypatch.setattr("djl_python.engine.native.thread_pool.library", missing)
     path = build_checkpoint(tmp_path, "llama")

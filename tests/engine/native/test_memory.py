@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 
+from djl_python.engine.devices.pages import give_back, prefault
 from djl_python.engine.native import memory
 from djl_python.engine.native.memory import Arena, PrefaultedMemory, on_huge_pages
-from djl_python.engine.native.pages import give_back, prefault
 
 MIB = 1 << 20
 
@@ -163,8 +163,8 @@ def between_lines(
     return growing, caller, reached.wait(0.2)
 
 
-def test_its_thread_can_be_ended_wherever_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_QUIET_S", 0.001)
+def test_the_prefaulting_thread_can_be_closed_at_any_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "QUIET_S", 0.001)
     for line in itertools.count():
         growing, closing, reached = between_lines(line, PrefaultedMemory.close)
         if not reached:
@@ -175,12 +175,12 @@ def test_its_thread_can_be_ended_wherever_it_is(monkeypatch: pytest.MonkeyPatch)
     assert line > 10
 
 
-def test_its_thread_hears_of_more_wherever_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_prefaulting_thread_learns_of_growth_at_any_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def use_more(growing: PrefaultedMemory) -> None:
         growing.used_to(32 << 10)
         growing.rest()
 
-    monkeypatch.setattr(memory, "_QUIET_S", 0.001)
+    monkeypatch.setattr(memory, "QUIET_S", 0.001)
     for line in itertools.count():
         growing, using, reached = between_lines(line, use_more)
         if not reached:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from djl_python.engine.checkpoints.linears import Linear
 from djl_python.engine.native.abi.decoder import EmbedOp, LinearOp
 from djl_python.engine.native.abi.enums import Mode, WeightFormat
 from djl_python.engine.native.abi.operations import OperationArray
@@ -16,7 +17,6 @@ from djl_python.engine.native.abi.step_inputs import StepInputs
 from djl_python.engine.native.memory import Arena
 from djl_python.engine.native.packing import Packed, Packer
 from djl_python.engine.native.thread_pool import ThreadPool
-from djl_python.engine.reading.recipe.primitives import Linear
 
 SHAPES = [(64, 128), (70, 130), (31, 2), (200, 900), (70, 2600)]  # the last one in parts
 

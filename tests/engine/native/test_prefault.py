@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def test_both_rooms_are_taken_and_no_more_of_the_cache_than_is_wanted() -> None:
     assert resident_bytes() < before + 10 * MIB
 
 
-def test_it_stops_at_once() -> None:
+def test_prefaulting_stops_at_once() -> None:
     regions = PrefaultedRegions(2048 * MIB, MIB, MIB)
     regions.stop()
     assert regions.cache_prefaulted == 0
@@ -54,6 +55,13 @@ def checkpoint(folder: Path, size: int) -> Path:
     return folder
 
 
+def wait_until_taken() -> None:
+    """Wait for the threads that prefault."""
+    for thread in threading.enumerate():
+        if thread.name == "memory":
+            thread.join(60)
+
+
 def test_how_much_follows_from_the_checkpoint(tmp_path: Path) -> None:
     model = checkpoint(tmp_path, 10 * MIB)
     exact = begin_prefault(model, "none", GIB, 16 * GIB)
@@ -63,8 +71,7 @@ def test_how_much_follows_from_the_checkpoint(tmp_path: Path) -> None:
     assert rounded is not None
     assert len(rounded.weights) < len(exact.weights)
     for regions in (exact, rounded):
-        while regions._thread.is_alive():
-            regions._thread.join(1)
+        wait_until_taken()
         assert regions.cache_prefaulted == 20 * MIB, "a small model's cache is small"
         regions.give_back()
 
@@ -72,7 +79,7 @@ def test_how_much_follows_from_the_checkpoint(tmp_path: Path) -> None:
 def test_at_most_an_eighth_of_the_cache_is_taken(tmp_path: Path) -> None:
     regions = begin_prefault(checkpoint(tmp_path, 10 * MIB), "none", 16 * MIB, 16 * GIB)
     assert regions is not None
-    regions._thread.join(20)
+    wait_until_taken()
     assert regions.cache_prefaulted == 2 * MIB
     regions.give_back()
 

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 import pytest
 import torch
 
+from djl_python.engine.checkpoints.linears import Linear
 from djl_python.engine.native.library import library
 from djl_python.engine.native.modules.linears import NativeLinear, NativeLinears
-from djl_python.engine.reading.recipe.primitives import Linear
 from tests.kernels import kernels_or_skip
 
 
@@ -57,7 +57,7 @@ def test_runs_of_different_sizes_in_quick_succession(threads: int) -> None:
 TOO_MANY = """
 import resource
 from pathlib import Path
-from djl_python.engine.native.library import UnavailableError
+from djl_python.engine.native.library import KernelsUnavailableError
 from djl_python.engine.native.thread_pool import ThreadPool
 
 ThreadPool(1).close()
@@ -65,7 +65,7 @@ taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpages
 resource.setrlimit(resource.RLIMIT_AS, (taken + (32 << 20), resource.RLIM_INFINITY))
 try:
     ThreadPool(20)
-except UnavailableError as reason:
+except KernelsUnavailableError as reason:
     print(reason)
 ThreadPool(1).close()
 """

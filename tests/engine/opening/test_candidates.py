@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from djl_python.engine.checkpoints.draft_size import NOTHING
+from djl_python.engine.checkpoints.draft_size import NO_DRAFT
 from djl_python.engine.checkpoints.loading import LoadedModel, load_model
+from djl_python.engine.native.api import exact_logits
 from djl_python.engine.native.library import library
+from djl_python.engine.native.opening.native_program import NativeProgram
 from djl_python.engine.native.program.runner import NativeModelRunner
 from djl_python.engine.opening.cached_on_torch import CachedOnTorch
-from djl_python.engine.opening.candidate import Candidate, OpeningRequest, Refusal
-from djl_python.engine.opening.native_program import NativeProgram
-from djl_python.engine.opening.opened_model import OpenedModel
 from djl_python.engine.opening.paged_on_torch import PagedOnTorch
-from djl_python.engine.opening.reference import Reference
 from djl_python.engine.opening.torch_model import prepare_for_torch
-from djl_python.engine.opening.trial import Trial, trial_ids
+from djl_python.engine.runner.opened_model import OpenedModel
+from djl_python.engine.runner.opening_request import OpeningRequest, Refusal
+from djl_python.engine.runner.probe import Probe, ids_of_probe
+from djl_python.engine.runner.reference import Reference
 from djl_python.engine.settings import BuiltInSettings
-from djl_python.engine.torch_backend.model_runner import PagedModelRunner
+from djl_python.engine.torch_backend.paged_runner import PagedModelRunner
 from tests.checkpoints import build_checkpoint
 from tests.kernels import kernels_or_skip
 
@@ -35,8 +37,8 @@ def requested(path: Path, architecture: str = "llama", **settings: Any) -> Openi
         **settings,
     )
     loaded = load_model(wanted, lambda *_: None)
-    trial = Trial.of(trial_ids(loaded, []), loaded.vocabulary)
-    return OpeningRequest(wanted, loaded, 128, Reference.of(loaded, None, trial), NOTHING)
+    probe = Probe.of(ids_of_probe(loaded, []), loaded.vocabulary)
+    return OpeningRequest(wanted, loaded, 128, Reference.of(loaded, None, probe, exact_logits), NO_DRAFT)
 
 
 def attention(loaded: LoadedModel) -> str:
@@ -48,12 +50,14 @@ def zeros(self: Any, chunks: Any) -> torch.Tensor:
     return torch.zeros(sum(chunk.length for chunk in chunks), 320)
 
 
-def check_refusal(candidate: Candidate, request: OpeningRequest, reason: str) -> None:
+def check_refusal(
+    open_as: Callable[[OpeningRequest], OpenedModel | Refusal], request: OpeningRequest, reason: str
+) -> None:
     own = attention(request.loaded)
-    refusal = candidate.open(request)
+    refusal = open_as(request)
     assert isinstance(refusal, Refusal) and reason in refusal.reason
     assert attention(request.loaded) == own
-    again = Reference.of(request.loaded, None, request.reference.trial)
+    again = request.reference.again(request.loaded)
     assert torch.equal(again.logits, request.reference.logits)
 
 
@@ -69,7 +73,7 @@ def test_a_native_program(block_size: int, reason: str, tmp_path: Path, monkeypa
         return run(self, chunks) if self is proved[0] else zeros(self, chunks)
 
     monkeypatch.setattr(NativeModelRunner, "run", once)
-    check_refusal(NativeProgram(None), request, reason)
+    check_refusal(NativeProgram(None).open, request, reason)
     monkeypatch.undo()
     opened = NativeProgram(None).open(requested(tmp_path))
     assert isinstance(opened, OpenedModel) and opened.info.runner == "native"
@@ -80,8 +84,8 @@ def test_a_native_program(block_size: int, reason: str, tmp_path: Path, monkeypa
     ("architecture", "reason"), [("llama", "its logits are not its own"), ("bloom", "can't be replaced")]
 )
 def test_paged_on_torch(architecture: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    request, model = prepare_for_torch(requested(tmp_path, architecture, kernels="torch"))
+    request, model = prepare_for_torch(requested(tmp_path, architecture, kernels="torch"), None)
     monkeypatch.setattr(PagedModelRunner, "run", zeros)
-    check_refusal(PagedOnTorch(model), request, reason)
+    check_refusal(PagedOnTorch(model).open, request, reason)
     opened = CachedOnTorch(model).open(request)
     assert isinstance(opened, OpenedModel) and opened.info.runner == "transformers-cache"

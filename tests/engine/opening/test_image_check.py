@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForImageTextToText
 
-from djl_python.engine.batch.chunk import Chunk
+from djl_python.engine.batch.chunk import SequenceChunk
 from djl_python.engine.opening.image_check import ImageCheck
 from djl_python.engine.torch_backend.cached_runner import CachedModelRunner
 from djl_python.handlers.images.processor import ImageProcessor
@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 
 
 def opened(path: Path, name: str) -> tuple[Any, ImageCheck]:
-    processor = ImageProcessor(build_vision_checkpoint(path, name), ImageSources(remote=False, max_images=1))
+    processor = ImageProcessor(build_vision_checkpoint(path, name), ImageSources(hosts=(), max_images=1))
     model = AutoModelForImageTextToText.from_pretrained(path, dtype=torch.float32).eval()
     return model, ImageCheck(model, processor.example, 7, 1e-3)
 
@@ -29,7 +29,7 @@ def opened(path: Path, name: str) -> tuple[Any, ImageCheck]:
 class BlindRunner(CachedModelRunner):
     """Never shows the model an image."""
 
-    def run(self, chunks: list[Chunk]) -> Tensor:
+    def run(self, chunks: list[SequenceChunk]) -> Tensor:
         for chunk in chunks:
             chunk.sequence.images = None
         return super().run(chunks)
@@ -40,15 +40,14 @@ class ForgetfulRunner(CachedModelRunner):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._counter = None
+        self.counter = None
 
 
 class BrokenRunner(CachedModelRunner):
     """Asks a model for what it has not."""
 
-    def run(self, chunks: list[Chunk]) -> Tensor:
-        result: Tensor = self._model.nothing_of_that_name(chunks)
-        return result
+    def run(self, chunks: list[SequenceChunk]) -> Tensor:
+        raise AttributeError("'LlavaForConditionalGeneration' object has no attribute 'nothing_of_that_name'")
 
 
 @pytest.mark.parametrize("name", ["llava", "qwen2_vl", "gemma3"])

@@ -13,18 +13,19 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, CpmAntConfig, LlamaConfig
 
 from djl_python.core.errors import ModelLoadError
+from djl_python.core.sequence_request import SequenceRequest
 from djl_python.core.types import SamplingParams
-from djl_python.engine.batch.chunk import Chunk
+from djl_python.engine.batch.chunk import SequenceChunk
 from djl_python.engine.checkpoints.quantization import quantized
 from djl_python.engine.native import thread_pool
-from djl_python.engine.native.library import UnavailableError, library
+from djl_python.engine.native.library import KernelsUnavailableError, library
+from djl_python.engine.native.opening import native_program
 from djl_python.engine.native.program.runner import NativeModelRunner
-from djl_python.engine.opening import native_program
 from djl_python.engine.opening.open_model import open_model
-from djl_python.engine.opening.opened_model import OpenedModel
 from djl_python.engine.reading.recipe.primitives import NotUnderstoodError
+from djl_python.engine.runner.opened_model import OpenedModel
 from djl_python.engine.settings import BuiltInSettings
-from djl_python.engine.torch_backend.model_runner import PagedModelRunner
+from djl_python.engine.torch_backend.paged_runner import PagedModelRunner
 from tests.checkpoints import build_checkpoint
 from tests.engines import open_batch, run_to_end
 from tests.kernels import kernels_or_skip
@@ -66,12 +67,12 @@ def test_an_embedding_that_is_the_head_stays_rounded_like_it(tied: Path) -> None
     assert torch.equal(embedding, quantized(weight, "int8").values(WIDTH).bfloat16())
 
 
-def nothing_right(self: Any, chunks: list[Chunk]) -> Tensor:
-    vocabulary = self._program.vocabulary if isinstance(self, NativeModelRunner) else 2048
+def nothing_right(self: Any, chunks: list[SequenceChunk]) -> Tensor:
+    vocabulary = self.vocabulary if isinstance(self, NativeModelRunner) else 2048
     return torch.zeros(sum(chunk.length for chunk in chunks), vocabulary)
 
 
-def not_at_all(self: Any, chunks: list[Chunk]) -> Tensor:
+def not_at_all(self: Any, chunks: list[SequenceChunk]) -> Tensor:
     raise TypeError("forward() got an unexpected keyword argument")
 
 
@@ -89,9 +90,9 @@ def test_a_runner_that_fails_its_trial_is_not_used(
     if runner is NativeModelRunner:
         kernels_or_skip(library)
     monkeypatch.setattr(runner, "run", run)
-    found = opened(tied, kernels=kernels)
-    assert found.info.runner == instead
-    assert re.match(refusal, found.info.refusal) if refusal else not found.info.refusal
+    model = opened(tied, kernels=kernels)
+    assert model.info.runner == instead
+    assert re.match(refusal, model.info.refusal) if refusal else not model.info.refusal
 
 
 @pytest.mark.parametrize("run", [nothing_right, not_at_all])
@@ -115,14 +116,14 @@ def test_a_model_that_fails_with_its_cache_reads_whole_sequences(tmp_path: Path)
     model.save_pretrained(tmp_path)
     batch = open_batch(tmp_path)
     tokens = list(range(2, 20))
-    batch.add(0, tokens, SamplingParams(max_new_tokens=4, ignore_eos=True))
-    found = [event.token_id for event in run_to_end(batch)[0]]
+    batch.add(SequenceRequest(tokens, SamplingParams(max_new_tokens=4, ignore_eos=True), id=0))
+    generated = [event.token_id for event in run_to_end(batch)[0]]
     batch.close()
     with torch.inference_mode():
         for _ in range(4):
             logits = model(input_ids=torch.tensor([tokens]), use_cache=False).logits
             tokens = [*tokens, int(logits[0, -1].argmax())]
-    assert found == tokens[-4:]
+    assert generated == tokens[-4:]
 
 
 def refuse(*_: Any) -> None:
@@ -137,7 +138,7 @@ def refuse(*_: Any) -> None:
         ("bloom", "torch", "transformers-cache"),
     ],
 )
-def test_what_runs_a_model_is_told(
+def test_an_opened_model_reports_its_runner_and_format(
     architecture: str, kernels: str, runner: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Without a word of kernels, where it is what was asked for."""
@@ -190,7 +191,7 @@ def test_where_there_are_no_kernels_nothing_is_refused(
     """Whatever the model is: it would not run on kernels that do not exist."""
 
     def missing() -> None:
-        raise UnavailableError("there is no C++ compiler")
+        raise KernelsUnavailableError("there is no C++ compiler")
 
     monkeypatch.setattr(native_program, "library", missing)
     monkeypatch.setattr(thread_pool, "library", missing)
@@ -246,7 +247,7 @@ def test_threads_end_with_the_batch_that_they_are_for(
     def open_and_close() -> None:
         batch = open_batch(path, threads=3, draft_model_path=str(path), **settings)
         assert how in batch.description
-        batch.add(0, list(range(2, 30)), SamplingParams(max_new_tokens=4, ignore_eos=True))
+        batch.add(SequenceRequest(list(range(2, 30)), SamplingParams(max_new_tokens=4, ignore_eos=True), id=0))
         run_to_end(batch)
         during = threads()
         batch.close()

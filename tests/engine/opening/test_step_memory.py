@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from djl_python.core.errors import ModelLoadError
-from djl_python.engine.batch.chunk import Chunk
+from djl_python.engine.batch.chunk import SequenceChunk
 from djl_python.engine.batch.sequence import Sequence
 from djl_python.engine.checkpoints.loading import LoadedModel, load_model
 from djl_python.engine.opening.step_memory import step_bytes
@@ -28,7 +28,7 @@ class Runner:
         self.failure: Exception | None = None
         self.forgotten = 0
 
-    def run(self, chunks: list[Chunk]) -> Tensor:
+    def run(self, chunks: list[SequenceChunk]) -> Tensor:
         if self.failure is not None:
             raise self.failure
         self.tokens += [chunk.length for chunk in chunks]
@@ -59,12 +59,12 @@ def runner(monkeypatch: pytest.MonkeyPatch) -> Runner:
 
 def measured(loaded: LoadedModel, runner: Runner, device: str = "cuda", **more: Any) -> int:
     @contextmanager
-    def trial(tokens: int) -> Iterator[Runner]:
+    def probe(tokens: int) -> Iterator[Runner]:
         assert tokens == 99 or tokens == more.get("max_prefill_tokens")
         yield runner
 
     settings = BuiltInSettings(model_path="m", **more)
-    return step_bytes(settings, replace(loaded, device=torch.device(device)), 100, trial)
+    return step_bytes(settings, replace(loaded, device=torch.device(device)), 100, probe)
 
 
 @pytest.mark.parametrize(("prefill", "tokens"), [(24, 24), (2048, 99)])

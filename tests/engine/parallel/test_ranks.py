@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -14,16 +15,21 @@ import pytest_asyncio
 import torch
 
 from djl_python.core.errors import ModelLoadError
+from djl_python.core.sequence_request import SequenceRequest
 from djl_python.core.types import SamplingParams, TokenEvent
-from djl_python.engine.batch.chunk import Chunk
+from djl_python.engine.batch.chunk import SequenceChunk
 from djl_python.engine.batch.sequence import Sequence
 from djl_python.engine.client import EngineClient
 from djl_python.engine.parallel.ranks import Followed, Piece, piece_of
-from djl_python.engine.torch_backend.model_runner import rows_of
+from djl_python.engine.runner.model_runner import rows_of
+from djl_python.ipc.protocol import AdapterChange
 from tests.checkpoints import build_checkpoint
 from tests.engines import Listener, Sink, open_batch, run_to_end
+from tests.peft_adapters import PEFT_WARNS, save_adapter
+from tests.processes import until_ended
 
 pytestmark = [
+    PEFT_WARNS,
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.skipif(torch.cuda.device_count() == 1, reason="two GPUs share a model, or processors without any"),
 ]
@@ -36,6 +42,16 @@ _REPEATING: Final = [5, 6, 7, 8, 9] * 8
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_checkpoint(tmp_path_factory.mktemp("llama"), "llama")
+
+
+@pytest.fixture(scope="module")
+def adapters(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Adapters of all linears of the layers, and of the embedding, the head and linears that are divided either way."""
+    folder = tmp_path_factory.mktemp("adapters")
+    ends = ["embed_tokens", "lm_head", "up_proj", "o_proj"]
+    save_adapter(checkpoint, folder / "layers", 1)
+    save_adapter(checkpoint, folder / "ends", 2, r=2, target_modules=ends)
+    return {name: str(folder / name) for name in ("layers", "ends")}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -53,14 +69,24 @@ def _meetings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     loop_scope="module",
     params=[pytest.param(_SHARED, id="layers"), pytest.param(_STAGES, id="stages", marks=pytest.mark.slow)],
 )
-async def shared(checkpoint: Path, request: pytest.FixtureRequest) -> AsyncIterator[tuple[EngineClient, Listener]]:
+async def shared(
+    checkpoint: Path, adapters: dict[str, str], request: pytest.FixtureRequest
+) -> AsyncIterator[tuple[EngineClient, Listener]]:
     listener = Listener()
-    client = await listener.open(checkpoint, **request.param, speculative="ngram", max_rolling_batch_prefill_tokens=24)
+    client = await listener.open(
+        checkpoint,
+        **request.param,
+        speculative="ngram",
+        max_rolling_batch_prefill_tokens=24,
+        adapters=adapters,
+        enable_lora=True,
+        max_loras=2,
+    )
     yield client, listener
     ranks = psutil.Process(client.pid).children()
     assert len(ranks) == 1
     await client.close()
-    assert not ranks[0].is_running()
+    await until_ended(*ranks)
     assert listener.deaths == []
 
 
@@ -82,43 +108,93 @@ async def test_answers_are_those_of_one_device(checkpoint: Path, shared: tuple[E
     ]
     sinks = [Sink() for _ in requests]
     for (prompt, sampling), sink in zip(requests, sinks, strict=True):
-        client.submit(prompt, sampling, sink)
-    found = [await sink.end() for sink in sinks]
+        client.submit(SequenceRequest(prompt, sampling), sink)
+    answers = [await sink.end() for sink in sinks]
     assert sum(stats.draft_tokens for stats in listener.stats) > 0
     alone = open_batch(checkpoint, dtype="fp32", device="cpu", kernels="torch")
     for number, (prompt, sampling) in enumerate(requests):
-        alone.add(number, prompt, sampling)
+        alone.add(SequenceRequest(prompt, sampling, id=number))
     expected = run_to_end(alone)
     alone.close()
-    for number, events in enumerate(found):
+    for number, events in enumerate(answers):
         wanted = expected[number]
         assert [event.token_id for event in events] == [event.token_id for event in wanted]
         assert scores_of(events) == pytest.approx(scores_of(wanted), abs=1e-4)
 
 
+async def test_each_sequence_of_a_mixed_batch_has_its_adapter_on_all_devices(
+    checkpoint: Path, adapters: dict[str, str], shared: tuple[EngineClient, Listener]
+) -> None:
+    """Prompts in pieces beside decoding sequences; an adapter that comes later takes the slot of one that goes."""
+    client, _ = shared
+    sampling = SamplingParams(max_new_tokens=6, ignore_eos=True, prompt_logprobs=0)
+    prompts = [[(7 * place + number) % 300 + 2 for place in range(29)] for number in range(5)]
+
+    async def answers_of(names: list[str]) -> list[list[TokenEvent]]:
+        sinks = [Sink() for _ in names]
+        for prompt, name, sink in zip(prompts, names, sinks, strict=False):
+            client.submit(SequenceRequest(prompt, sampling, adapter=name), sink)
+        return [await sink.end() for sink in sinks]
+
+    alone = open_batch(
+        checkpoint, dtype="fp32", device="cpu", kernels="torch", enable_lora=True, max_loras=2, adapters=adapters
+    )
+
+    def expected(names: list[str]) -> list[list[TokenEvent]]:
+        for number, (prompt, name) in enumerate(zip(prompts, names, strict=False)):
+            alone.add(SequenceRequest(prompt, sampling, id=number, adapter=name))
+        events = run_to_end(alone)
+        return [events[number] for number in range(len(names))]
+
+    def compare(made: list[list[TokenEvent]], wanted: list[list[TokenEvent]]) -> None:
+        for ours, theirs in zip(made, wanted, strict=True):
+            assert [event.token_id for event in ours] == [event.token_id for event in theirs]
+            assert scores_of(ours) == pytest.approx(scores_of(theirs), abs=1e-4)
+
+    try:
+        names = ["layers", "", "ends", "", "layers"]
+        mixed, base = expected(names), expected([""] * 5)
+        assert all(
+            (scores_of(one) == pytest.approx(scores_of(other), abs=1e-2)) == (name == "")
+            for one, other, name in zip(mixed, base, names, strict=True)
+        )
+        compare(await answers_of(names), mixed)
+        await client.change_adapter(AdapterChange(0, "register", "new", adapters["layers"], {}))
+        compare(await answers_of(["new", "ends", ""]), expected(["layers", "ends", ""]))
+        await client.change_adapter(AdapterChange(0, "unregister", "new", "", {}))
+        compare(await answers_of(["ends", "layers", ""]), expected(["ends", "layers", ""]))
+        compare(await answers_of([""] * 5), base)
+    finally:
+        alone.close()
+
+
 async def test_a_cancelled_sequence_leaves_the_ranks_together(shared: tuple[EngineClient, Listener]) -> None:
     client, _ = shared
     gone, witness = Sink(), Sink()
-    request_id = client.submit([5] * 9, SamplingParams(max_new_tokens=100, ignore_eos=True), gone)
+    request_id = client.submit(SequenceRequest([5] * 9, SamplingParams(max_new_tokens=100, ignore_eos=True)), gone)
     await gone.begun.wait()
     client.cancel(request_id)
-    client.submit([6] * 9, SamplingParams(max_new_tokens=3, ignore_eos=True), witness)
+    client.submit(SequenceRequest([6] * 9, SamplingParams(max_new_tokens=3, ignore_eos=True)), witness)
     assert len(await witness.end()) == 3
 
 
 @pytest.mark.slow
-async def test_a_rank_that_dies_takes_the_engine_with_it(checkpoint: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+async def test_a_rank_that_dies_or_is_stopped_takes_the_engine_with_it(
+    checkpoint: Path, number: signal.Signals
+) -> None:
     listener, sink = Listener(), Sink()
-    client = await listener.open(checkpoint, **_SHARED)
+    client = await listener.open(checkpoint, heartbeat_timeout_s=0.5, **_SHARED)
     (rank,) = psutil.Process(client.pid).children()
-    client.submit([5] * 9, SamplingParams(max_new_tokens=110, ignore_eos=True), sink)
+    client.submit(SequenceRequest([5] * 9, SamplingParams(max_new_tokens=110, ignore_eos=True)), sink)
     await sink.begun.wait()
-    rank.kill()
+    rank.send_signal(number)
     events = await sink.end()
     assert events[-1].error is not None
     async with asyncio.timeout(30):
         await listener.died.wait()
     await client.close()
+    await until_ended(rank)
 
 
 @pytest.mark.slow
@@ -150,7 +226,7 @@ async def test_a_rank_knows_of_a_chunk_what_a_runner_needs(
 ) -> None:
     sampling = SamplingParams(max_new_tokens=5, prompt_logprobs=scores)
     sequence = Sequence(7, list(range(20, 29)), 9, sampling, computed=computed, blocks=[4, 2])
-    chunk = Chunk(sequence, length, drafts)
+    chunk = SequenceChunk(sequence, length, drafts)
     there = Followed().chunk_of(msgspec.msgpack.decode(msgspec.msgpack.encode(piece_of(chunk)), type=Piece))
     assert (there.tokens, there.length, there.drafts) == (chunk.tokens, chunk.length, chunk.drafts)
     assert (there.completes, rows_of(there)) == (chunk.completes, rows_of(chunk))

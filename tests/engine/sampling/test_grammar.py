@@ -8,7 +8,6 @@ import random
 import re
 import threading
 import time
-import traceback
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -24,17 +23,14 @@ from transformers import AutoModelForCausalLM
 
 from djl_python.config import ModelConfig
 from djl_python.core.errors import GenerationError, ParameterError
+from djl_python.core.sequence_request import SequenceRequest
 from djl_python.core.types import FinishReason, FreeText, Grammar, SamplingParams, TokenEvent, Vocabulary
 from djl_python.engine.builtin.paged_batch import PagedRollingBatch
 from djl_python.engine.client import EngineClient
-from djl_python.engine.sampling.grammar import (
-    CACHED_GRAMMARS,
-    CompiledGrammar,
-    GrammarCompiler,
-    MaskComputer,
-    Matcher,
-    forbid,
-)
+from djl_python.engine.sampling.grammar import CompiledGrammar, MaskComputer, Matcher, forbid, tokenizer_of
+from djl_python.engine.sampling.grammar_compiler import GrammarCompiler
+from djl_python.engine.sampling.grammar_limits import CACHED_GRAMMARS, TrialLimits
+from djl_python.engine.sampling.grammar_trials import Attempt, Trials
 from djl_python.formats.json_schema import closed
 from djl_python.text.tokens import tokenizer as text_tokenizer
 from djl_python.text.tokens.vocabulary import vocabulary_of
@@ -103,7 +99,7 @@ def run_clean(batch: PagedRollingBatch) -> dict[int, list[TokenEvent]]:
 
 
 def run_one(batch: PagedRollingBatch, prompt: list[int], params: SamplingParams) -> list[TokenEvent]:
-    batch.add(1, prompt, params)
+    batch.add(SequenceRequest(prompt, params, id=1))
     return run_clean(batch)[1]
 
 
@@ -153,9 +149,9 @@ def test_answers_to_random_schemas_are_instances_alone_and_in_a_batch(
     for index, (prompt, params) in enumerate(crowd):
         alone[100 + index] = ids_of(run_one(batch, prompt, params))
     for index, (prompt, params) in enumerate(crowd):
-        batch.add(100 + index, prompt, params)
+        batch.add(SequenceRequest(prompt, params, id=100 + index))
     for index, (prompt, params, _) in enumerate(requests):
-        batch.add(index, prompt, params)
+        batch.add(SequenceRequest(prompt, params, id=index))
     together = run_clean(batch)
     assert {index: ids_of(events) for index, events in together.items()} == alone
 
@@ -219,7 +215,7 @@ def test_the_end_is_put_off_for_as_long_as_the_grammar_allows(batch: PagedRollin
     assert EOS not in ids_of(forever)
 
 
-def test_what_the_grammar_requires_outranks_bad_words(batch: PagedRollingBatch, tokenizer: Tokenizer) -> None:
+def test_a_grammar_outranks_bad_words(batch: PagedRollingBatch, tokenizer: Tokenizer) -> None:
     a, b = tokenizer.token_to_id("a"), tokenizer.token_to_id("b")
     favoured = {a: 50.0}
     assert text_of(tokenizer, run_one(batch, [9], regex("a|b", logit_bias=favoured))) == "a"
@@ -247,7 +243,7 @@ def test_preempted_sequences_keep_their_place_in_the_grammar(checkpoint: Path, t
     tight.scheduler.blocks.__init__(14, 16)  # type: ignore[misc]
     pattern = r"(\d\d\d[a-f][a-f]-){16}"
     for i in range(6):
-        tight.add(i, [5 + i] * 20, regex(pattern, max_new_tokens=100))
+        tight.add(SequenceRequest([5 + i] * 20, regex(pattern, max_new_tokens=100), id=i))
     events = run_clean(tight)
     assert tight.stats.preemptions > 0
     assert all(re.fullmatch(pattern, text_of(tokenizer, events[i])) for i in range(6))
@@ -271,8 +267,8 @@ def test_preempted_sequences_keep_their_place_in_the_grammar(checkpoint: Path, t
 def test_a_broken_grammar_costs_its_own_request_only(batch: PagedRollingBatch, grammar: Grammar, reason: str) -> None:
     neighbour = SamplingParams(max_new_tokens=8, ignore_eos=True)
     expected = ids_of(run_one(batch, [9, 8], neighbour))
-    batch.add(2, [9], SamplingParams(max_new_tokens=8, grammar=grammar))
-    batch.add(1, [9, 8], neighbour)
+    batch.add(SequenceRequest([9], SamplingParams(max_new_tokens=8, grammar=grammar), id=2))
+    batch.add(SequenceRequest([9, 8], neighbour, id=1))
     events = run_clean(batch)
     assert len(events[2]) == 1
     assert (events[2][0].error or "").startswith("grammar is not valid: ")
@@ -288,8 +284,8 @@ def test_a_broken_grammar_is_told_even_when_the_step_fails(
     def fail(chunks: Any) -> Any:
         raise RuntimeError("the model fails")
 
-    batch.add(1, [9], SamplingParams(max_new_tokens=8))
-    batch.add(2, [9], regex("("))
+    batch.add(SequenceRequest([9], SamplingParams(max_new_tokens=8), id=1))
+    batch.add(SequenceRequest([9], regex("("), id=2))
     monkeypatch.setattr(batch.runner, "run", fail)
     events: list[TokenEvent] = []
     while not batch.idle:
@@ -303,12 +299,12 @@ def test_a_broken_grammar_is_told_even_when_the_step_fails(
 def test_a_model_without_an_end_token_ends_with_the_tokenizers(checkpoint: Path) -> None:
     vocabulary = vocabulary_of(text_tokenizer.Tokenizer.load(checkpoint))
     compiler = GrammarCompiler(VOCABULARY, frozenset())
-    compiler.know(msgspec.structs.replace(vocabulary, ends=[EOS]))
+    compiler.set_vocabulary(msgspec.structs.replace(vocabulary, ends=[EOS]))
     matcher = Matcher(compiler.compile(Grammar("regex", "")).result())
     (end,) = allowed(matcher)
-    assert matcher.advance(end)
+    assert matcher.accept_token(end)
     endless = GrammarCompiler(VOCABULARY, frozenset())
-    endless.know(msgspec.structs.replace(vocabulary, ends=[VOCABULARY + 1]))
+    endless.set_vocabulary(msgspec.structs.replace(vocabulary, ends=[VOCABULARY + 1]))
     with pytest.raises(ParameterError, match="no token of this model ends a text"):
         endless.compile(Grammar("regex", "")).result()
 
@@ -325,7 +321,7 @@ async def test_grammars_work_in_an_engine_process(checkpoint: Path, tokenizer: T
     client = await EngineClient.open(
         config, checkpoint, progress=lambda *report: None, on_stats=lambda stats: None, on_death=pytest.fail
     )
-    client.know(vocabulary_of(text_tokenizer.Tokenizer.load(checkpoint)))
+    client.set_vocabulary(vocabulary_of(text_tokenizer.Tokenizer.load(checkpoint)))
     ended: dict[str, asyncio.Future[None]] = {}
     events: dict[str, list[TokenEvent]] = {}
 
@@ -337,7 +333,7 @@ async def test_grammars_work_in_an_engine_process(checkpoint: Path, tokenizer: T
             if event.finish or event.error:
                 ended[name].set_result(None)
 
-        client.submit([9, 8], params, hear)
+        client.submit(SequenceRequest([9, 8], params), hear)
 
     submit("good", regex("[ab]", logit_bias={tokenizer.token_to_id("b"): 100.0}))
     submit("broken", regex("["))
@@ -350,25 +346,26 @@ async def test_grammars_work_in_an_engine_process(checkpoint: Path, tokenizer: T
     assert "outside the vocabulary" in (events["biased out of the vocabulary"][0].error or "")
 
 
-class SlowCompiler:
-    """Stands in front of a compiler's work until it is let go."""
+class SlowTrials:
+    """Stands in front of the trials of grammars until it is let go."""
 
-    def __init__(self, compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._compile = compiler._compile
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        make = Trials.make
         self.go = threading.Event()
-        monkeypatch.setattr(compiler, "_compile", self)
 
-    def __call__(self, grammar: Grammar) -> CompiledGrammar:
-        assert self.go.wait(60)
-        return self._compile(grammar)
+        def slow(trials: Trials, attempt: Attempt, grammar: Grammar, limits: TrialLimits) -> Any:
+            assert self.go.wait(60)
+            return make(trials, attempt, grammar, limits)
+
+        monkeypatch.setattr(Trials, "make", slow)
 
 
 def test_compiling_stalls_nobody_and_waiting_for_it_is_not_busy(
     batch: PagedRollingBatch, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow = SlowCompiler(batch.grammars, monkeypatch)
-    batch.add(1, [9], regex("abcd"))
-    batch.add(2, [9, 8], SamplingParams(max_new_tokens=8, ignore_eos=True))
+    slow = SlowTrials(monkeypatch)
+    batch.add(SequenceRequest([9], regex("abcd"), id=1))
+    batch.add(SequenceRequest([9, 8], SamplingParams(max_new_tokens=8, ignore_eos=True), id=2))
     assert [[event.request_id for event in batch.step()] for _ in range(8)] == [[2]] * 8
     assert not batch.idle
     assert batch.stats.waiting == 1
@@ -382,9 +379,9 @@ def test_compiling_stalls_nobody_and_waiting_for_it_is_not_busy(
 def test_a_request_can_be_cancelled_while_its_grammar_is_compiled_and_afterwards(
     batch: PagedRollingBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow = SlowCompiler(batch.grammars, monkeypatch)
+    slow = SlowTrials(monkeypatch)
     for i in range(3):
-        batch.add(i, [9], regex("[a-z]{50}-"))
+        batch.add(SequenceRequest([9], regex("[a-z]{50}-"), id=i))
     batch.cancel(0)
     assert batch.stats.waiting == 2
     slow.go.set()
@@ -394,13 +391,12 @@ def test_a_request_can_be_cancelled_while_its_grammar_is_compiled_and_afterwards
     batch.cancel(2)
     assert batch.idle
     assert run_clean(batch) == {}
-    assert not batch._sequences
 
 
 def test_grammars_are_compiled_once_and_the_oldest_are_forgotten(compiler: GrammarCompiler) -> None:
     first, second = (compiler.compile(Grammar("regex", source)) for source in ("first", "second"))
     for number in range(CACHED_GRAMMARS - 1):
-        compiler.compile(Grammar("regex", f"other {number}"))
+        compiler.compile(Grammar("regex", f"other {number}")).result()
         assert compiler.compile(Grammar("regex", "first")) is first
     assert compiler.compile(Grammar("regex", "second")) is not second
 
@@ -409,9 +405,7 @@ def test_the_error_of_a_grammar_does_not_keep_the_grammar(compiler: GrammarCompi
     """It may be large, and errors are cached, too."""
     error = compiler.compile(Grammar("regex", "(a{300}){500}")).exception()
     assert error is not None
-    held = [value for frame, _ in traceback.walk_tb(error.__traceback__) for value in frame.f_locals.values()]
-    assert held
-    assert not [value for value in held if isinstance(value, CompiledGrammar | LLMatcher)]
+    assert error.__traceback__ is None  # its frames would keep what they were working on
 
 
 def test_a_long_list_of_words_is_not_too_large(compiler: GrammarCompiler) -> None:
@@ -492,8 +486,8 @@ def test_where_a_text_has_nothing_to_go_on_with_it_ends(
     compiler, octets = byte_compiler(tmp_path)
     compiled = compiler.compile(Grammar("json_schema", json.dumps(closed(schema)))).result()
     draw = random.Random(3)
-    found = [written(Matcher(compiled), octets, draw) for _ in range(60)]
-    values = {json.dumps(json.loads(text), separators=(",", ":")) for text in found if text is not None}
+    answers = [written(Matcher(compiled), octets, draw) for _ in range(60)]
+    values = {json.dumps(json.loads(text), separators=(",", ":")) for text in answers if text is not None}
     assert values and (texts is None or values == texts)
 
 
@@ -503,7 +497,7 @@ def test_the_name_of_a_special_token_is_spelled_by_ordinary_ones(
 ) -> None:
     matcher = Matcher(compiler.compile(Grammar("regex", re.escape(text))).result())
     ids: list[int] = []
-    while not matcher.advance(token := allowed(matcher)[0]):
+    while not matcher.accept_token(token := allowed(matcher)[0]):
         ids.append(token)
     assert tokenizer.decode(ids) == text and not {0, 1} & set(ids)
 
@@ -525,7 +519,7 @@ def test_a_grammar_applies_after_a_text_that_is_free(
     marks = {"<t>": 257, "</t>": 258} if special else {}
     tokens = [bytes([byte]) for byte in range(256)] + [b"<end>", *map(str.encode, marks)]
     compiler = GrammarCompiler(len(tokens), frozenset({256}))
-    compiler.know(Vocabulary(tokens, [256, *marks.values()], [256]))
+    compiler.set_vocabulary(Vocabulary(tokens, [256, *marks.values()], [256]))
     before = FreeText(("<s>", "<t>") if not special else ("<t>",), ("</t>", "</s>"), begun=begun)
     for source in (Grammar("regex", "ab", before=before), Grammar("json_schema", '{"const": "ab"}', before=before)):
         for text in fitting + wrong:
@@ -535,7 +529,7 @@ def test_a_grammar_applies_after_a_text_that_is_free(
             ids = [token for piece in pieces for token in ([marks[piece]] if piece in marks else piece.encode())]
             matcher = Matcher(compiler.compile(source).result())
             try:
-                ended = [matcher.advance(token) for token in (*ids, 256)][-1]
+                ended = [matcher.accept_token(token) for token in (*ids, 256)][-1]
             except GenerationError:
                 ended = False
             assert ended is (text.replace('"', "") in fitting), text
@@ -545,7 +539,7 @@ def test_a_grammar_applies_after_a_text_that_is_free(
 def test_masks_of_many_are_the_masks_of_each(compiler: GrammarCompiler, tokenizer: Tokenizer) -> None:
     matchers = [Matcher(compiler.compile(Grammar("regex", f"{letter}+[0-9]")).result()) for letter in "abcde"]
     assert tokenizer.token_to_id("a") in allowed(matchers[0])
-    matchers[0].advance(tokenizer.get_vocab()["a"])
+    matchers[0].accept_token(tokenizer.get_vocab()["a"])
     computer = MaskComputer(2)
     expected = np.concatenate([computer.masks([matcher]) for matcher in matchers])
     assert np.array_equal(computer.masks(matchers), expected)
@@ -554,23 +548,24 @@ def test_masks_of_many_are_the_masks_of_each(compiler: GrammarCompiler, tokenize
 
 def test_a_token_outside_the_grammar_is_an_error(compiler: GrammarCompiler, tokenizer: Tokenizer) -> None:
     matcher = Matcher(compiler.compile(Grammar("regex", "ab")).result())
-    assert not matcher.advance(tokenizer.get_vocab()["a"])
+    assert not matcher.accept_token(tokenizer.get_vocab()["a"])
     with pytest.raises(GenerationError, match="can't be followed any further"):
-        matcher.advance(tokenizer.get_vocab()["x"])
+        matcher.accept_token(tokenizer.get_vocab()["x"])
 
 
 @pytest.mark.parametrize("others", [0, 1])
-def test_a_grammar_that_gets_too_costly_is_an_error_and_no_end(compiler: GrammarCompiler, others: int) -> None:
-    compiled = CompiledGrammar(compiler._tokenizer, Grammar("json_object"), {})
+def test_a_grammar_that_gets_too_costly_is_an_error_and_no_end(checkpoint: Path, others: int) -> None:
+    tokens = tokenizer_of(vocabulary_of(text_tokenizer.Tokenizer.load(checkpoint)), VOCABULARY, frozenset({EOS}))
+    compiled = CompiledGrammar(tokens, Grammar("json_object"), {})
     definition, limits = LLMatcher.grammar_from_json_schema('{"type": "object"}'), LLParserLimits(step_lexer_fuel=5)
-    compiled.beginning = LLMatcher(compiler._tokenizer, definition, limits=limits, log_level=0)
+    compiled.beginning = LLMatcher(tokens, definition, limits=limits, log_level=0)
     matchers = [Matcher(compiled) for _ in range(1 + others)]
     with pytest.raises(GenerationError, match="can't be followed any further: lexer error"):
         for _ in range(100):
             mask = MaskComputer(1).masks(matchers)[0]
             token = int(np.unpackbits(mask.view(np.uint8), bitorder="little").argmax())
             for matcher in matchers:
-                assert not matcher.advance(token)
+                assert not matcher.accept_token(token)
 
 
 def test_forbidding_everything_forbids_nothing() -> None:

@@ -42,7 +42,7 @@ def test_rows_of_different_lengths_and_the_others_left_alone() -> None:
             sequence.tokens.append(token)
 
 
-def test_what_is_ruled_out_stays_ruled_out() -> None:
+def test_penalties_keep_excluded_tokens_excluded() -> None:
     scores = torch.full((1, VOCABULARY), float("-inf"))
     sequence = Sequence(1, [4, 4, 9], 1, SamplingParams(max_new_tokens=9))
     penalize(scores, [0], [Occurrences(sequence)], np.array([[1.5], [-1.0], [-1.0]], np.float32))

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from djl_python.core.sequence_request import SequenceRequest
 from djl_python.core.types import FinishReason, SamplingParams, TokenEvent
 from djl_python.engine.batch.pacing import MIN_TOKENS, PrefillPacer
 from djl_python.engine.builtin.paged_batch import PagedRollingBatch
@@ -27,7 +28,7 @@ NEW_TOKENS = 12
 @pytest.fixture(autouse=True)
 def _small_heads(monkeypatch: pytest.MonkeyPatch) -> None:
     kernels_or_skip(library)
-    monkeypatch.setattr(rescoring, "_LEAST_WEIGHTS", 0)  # of heads: the tests' are small
+    monkeypatch.setattr(rescoring, "LEAST_WEIGHTS", 0)  # of heads: the tests' are small
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +39,7 @@ def _steps_that_no_clock_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def found(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def picked_counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many tokens each step has found without logits."""
     counts: list[int] = []
     ask = NativeModelRunner.pick
@@ -66,7 +67,11 @@ MIXED: list[dict[str, Any]] = [{"do_sample": n % 3 != 1, "temperature": 0.5 + n 
 def answers(batch: PagedRollingBatch, *changes: dict[str, Any], **params: Any) -> dict[int, list[TokenEvent]]:
     for number, prompt in enumerate(prompts()):
         own = changes[number] if number < len(changes) else {}
-        batch.add(number, prompt, SamplingParams(max_new_tokens=NEW_TOKENS, ignore_eos=True, **{**params, **own}))
+        batch.add(
+            SequenceRequest(
+                prompt, SamplingParams(max_new_tokens=NEW_TOKENS, ignore_eos=True, **{**params, **own}), id=number
+            )
+        )
     return run_to_end(batch)
 
 
@@ -82,19 +87,21 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "architecture", representative_first(["llama", "gemma2", "opt", "gpt2", "phi", "qwen3_moe", *HYBRID])
 )
-def test_tokens_are_those_that_come_with_all_logits(architecture: str, tmp_path: Path, found: list[int]) -> None:
+def test_tokens_are_those_that_come_with_all_logits(
+    architecture: str, tmp_path: Path, picked_counts: list[int]
+) -> None:
     path = build_checkpoint(tmp_path, architecture, torch.bfloat16, sinks=True)
     for params in ([], MIXED):
         expected = ids(answers(open_batch(path, dtype="bf16"), *params, **ALL))
-        assert not found
+        assert not picked_counts
         assert ids(answers(open_batch(path, dtype="bf16"), *params, logprobs=False)) == expected
-        assert sum(found) == NEW_TOKENS * len(expected)
-        found.clear()
+        assert sum(picked_counts) == NEW_TOKENS * len(expected)
+        picked_counts.clear()
 
 
 @pytest.mark.parametrize(("sinks", "near"), [(False, 0.02), (True, 0.25)])
-def test_so_are_those_with_bounds_and_penalties_and_log_probabilities_are_near(
-    sinks: bool, near: float, tmp_path: Path, found: list[int]
+def test_picked_tokens_with_bounds_and_penalties_equal_those_of_all_logits(
+    sinks: bool, near: float, tmp_path: Path, picked_counts: list[int]
 ) -> None:
     """On SmolLM2, log-probabilities are within 0.013."""
     path = build_checkpoint(tmp_path, "llama", torch.bfloat16, sinks=sinks)
@@ -106,7 +113,7 @@ def test_so_are_those_with_bounds_and_penalties_and_log_probabilities_are_near(
     expected = answers(open_batch(path, dtype="bf16"), *params, **ALL)
     got = answers(open_batch(path, dtype="bf16"), *params)
     assert ids(got) == ids(expected)
-    assert sum(found) > NEW_TOKENS * len(expected) / 2
+    assert sum(picked_counts) > NEW_TOKENS * len(expected) / 2
     pairs = [(a.logprob, b.logprob) for n in got for a, b in zip(got[n], expected[n], strict=True)]
     assert all(a is not None and b is not None and abs(a - b) < near for a, b in pairs)
 
@@ -126,19 +133,21 @@ def test_so_are_those_with_bounds_and_penalties_and_log_probabilities_are_near(
         {"prompt_logprobs": 1},
     ],
 )
-def test_beside_one_that_needs_logits_all_are_computed(path: Path, other: dict[str, Any], found: list[int]) -> None:
+def test_beside_one_that_needs_logits_all_are_computed(
+    path: Path, other: dict[str, Any], picked_counts: list[int]
+) -> None:
     expected = answers(open_batch(path, dtype="bf16"), ALL, other)
-    found.clear()
+    picked_counts.clear()
     got = answers(open_batch(path, dtype="bf16"), {}, {"logprobs": False, **other}, logprobs=False)
     assert ids(got) == ids(expected)
     assert [event.top for event in got[1]] == [event.top for event in expected[1]]
     assert [event.prompt for event in got[1]] == [event.prompt for event in expected[1]]
-    assert sum(found) < NEW_TOKENS * len(expected)  # but once it has ended, or while it waits, they are not
+    assert sum(picked_counts) < NEW_TOKENS * len(expected)  # but once it has ended, or while it waits, they are not
 
 
 @pytest.mark.parametrize("how", ["ngram", "draft"])
 def test_drafts_are_proposed_and_checked_without_logits(
-    path: Path, how: str, found: list[int], monkeypatch: pytest.MonkeyPatch
+    path: Path, how: str, picked_counts: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[PagedRollingBatch] = []
     step = PagedRollingBatch.step
@@ -153,24 +162,24 @@ def test_drafts_are_proposed_and_checked_without_logits(
         expected = ids(answers(open_batch(path, dtype="bf16"), *params, **ALL))
         batch = open_batch(path, **settings)
         assert ids(answers(batch, *params, logprobs=False)) == expected
-        assert found and all(found)
+        assert picked_counts and all(picked_counts)
         assert how == "ngram" or batch.stats.accepted_draft_tokens > 0
-        assert (len(found) > steps.count(batch)) == (how == "draft")
-        found.clear()
+        assert (len(picked_counts) > steps.count(batch)) == (how == "draft")
+        picked_counts.clear()
 
 
 @pytest.mark.parametrize("settings", [{"dtype": "fp32"}, {"dtype": "bf16", "quantize": "int8"}])
-def test_other_heads_compute_all_logits(path: Path, settings: dict[str, Any], found: list[int]) -> None:
+def test_other_heads_compute_all_logits(path: Path, settings: dict[str, Any], picked_counts: list[int]) -> None:
     """fp32 is what others are measured by, and in 8 bits the head is no slower."""
     answers(open_batch(path, **settings), logprobs=False)
-    assert found and not any(found)
+    assert picked_counts and not any(picked_counts)
 
 
 def test_scores_that_are_no_numbers_end_their_request_alone(tmp_path: Path) -> None:
     path = damage_(build_checkpoint(tmp_path, "llama"), 300)
     batch = open_batch(path, dtype="bf16")
     for number, prompt in enumerate(([5, 300, 7], [5, 6, 7])):
-        batch.add(number, prompt, SamplingParams(max_new_tokens=4, ignore_eos=True, logprobs=False))
+        batch.add(SequenceRequest(prompt, SamplingParams(max_new_tokens=4, ignore_eos=True, logprobs=False), id=number))
     got = run_to_end(batch)
     assert [event.error is not None for event in got[0]] == [True]
     assert [event.finish for event in got[1]] == [None, None, None, FinishReason.LENGTH]

@@ -15,7 +15,7 @@ from djl_python.engine.native.program.sampling import NativeRowSampler
 from djl_python.engine.native.thread_pool import ThreadPool
 from djl_python.engine.sampling.penalties import Occurrences
 from djl_python.engine.sampling.row_sampler import RowSampler, SampledTokens, SamplingRequest
-from djl_python.engine.sampling.sampling_plan import Plan
+from djl_python.engine.sampling.sampling_plan import SamplingPlan
 from djl_python.engine.sampling.torch_row_sampler import TorchRowSampler
 from tests.engine.sampling.gumbel import drawn
 from tests.operations import Operations
@@ -65,7 +65,7 @@ def choose(
     positions: list[int] | None = None,
 ) -> SampledTokens:
     sampling = [SamplingParams(max_new_tokens=1, **each) for each in params]
-    plan = Plan(list(range(len(params))), sampling, torch.device("cpu"))
+    plan = SamplingPlan(list(range(len(params))), sampling, torch.device("cpu"))
     occurred = [Occurrences(Sequence(row, [3, 7, 8, 7], 2, sampling[row])) for row in plan.penalized]
     return row_sampler.choose(logits, changed, SamplingRequest(plan, positions or [7] * len(params), occurred))
 
@@ -75,15 +75,15 @@ def choose(
 def test_alternatives_are_those_of_topk(row_sampler: RowSampler, vocabulary: int, width: int) -> None:
     logits = rows_of(vocabulary)
     width = min(width, vocabulary)
-    found = row_sampler.look_up(logits, [0, 1, 2, 0, vocabulary - 1, 3], width)
-    ids = torch.tensor([[token for token, _ in top] for top in found.tops])
-    logprobs = torch.tensor([[logprob for _, logprob in top] for top in found.tops])
+    sampled = row_sampler.look_up(logits, [0, 1, 2, 0, vocabulary - 1, 3], width)
+    ids = torch.tensor([[token for token, _ in top] for top in sampled.tops])
+    logprobs = torch.tensor([[logprob for _, logprob in top] for top in sampled.tops])
     expected = logits.double().log_softmax(-1).float()
     assert torch.equal(logits.gather(1, ids), logits.topk(width).values)
     assert torch.allclose(logprobs, expected.gather(1, ids), atol=2e-6, rtol=1e-6)
     assert all(len(set(row)) == width for row in ids.tolist())
-    own = expected[torch.arange(6), found.token_ids]
-    assert torch.allclose(torch.tensor(found.logprobs), own, atol=2e-6, rtol=1e-6)
+    own = expected[torch.arange(6), sampled.token_ids]
+    assert torch.allclose(torch.tensor(sampled.logprobs), own, atol=2e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
@@ -95,8 +95,8 @@ def test_the_best_is_chosen(row_sampler: RowSampler, vocabulary: int) -> None:
 @pytest.mark.parametrize("bound", [{"top_p": 0.3}, {"min_p": 0.9}, {"top_k": 1}], ids=str)
 def test_the_best_is_drawn_where_nothing_else_may_be(row_sampler: RowSampler, bound: dict[str, Any]) -> None:
     logits = torch.tensor([1.0, 2.0, 0.0, -1.0]).repeat(40, 1)
-    found = choose(row_sampler, logits, [{"do_sample": True, "seed": seed, **bound} for seed in range(40)])
-    assert set(found.token_ids) == {1}
+    sampled = choose(row_sampler, logits, [{"do_sample": True, "seed": seed, **bound} for seed in range(40)])
+    assert set(sampled.token_ids) == {1}
 
 
 def test_logprobs_near_zero_are_exact(row_sampler: RowSampler) -> None:
@@ -108,8 +108,8 @@ def test_logprobs_near_zero_are_exact(row_sampler: RowSampler) -> None:
 
 def test_everybody_gets_the_alternatives_he_asked_for(row_sampler: RowSampler) -> None:
     wanted = [{"top_logprobs": 3}, {}, {"top_logprobs": 1, "do_sample": True}]
-    found = choose(row_sampler, rows_of(1500)[:3], wanted)
-    assert [len(top) for top in found.tops] == [3, 0, 1]
+    sampled = choose(row_sampler, rows_of(1500)[:3], wanted)
+    assert [len(top) for top in sampled.tops] == [3, 0, 1]
 
 
 @pytest.mark.parametrize("draw", [{}, {"do_sample": True}, {"do_sample": True, "typical_p": 0.9}], ids=str)
@@ -120,14 +120,14 @@ def test_changed_rows_choose_from_their_own_scores_and_tell_what_the_model_thoug
     changed = torch.full((2, 1500), float("-inf"))
     changed[0, 1234], changed[1, 77] = 3.0, 0.0
     own = {"bad_words_ids": ((1,),), **draw}
-    found = choose(row_sampler, logits, [own, {}, own], changed)
-    assert found.token_ids == [1234, int(logits[1].argmax()), 77]
+    sampled = choose(row_sampler, logits, [own, {}, own], changed)
+    assert sampled.token_ids == [1234, int(logits[1].argmax()), 77]
     expected = logits.log_softmax(-1)
-    assert found.logprobs == pytest.approx([float(expected[i, t]) for i, t in enumerate(found.token_ids)], abs=1e-5)
+    assert sampled.logprobs == pytest.approx([float(expected[i, t]) for i, t in enumerate(sampled.token_ids)], abs=1e-5)
 
 
 def test_penalties_are_of_the_choice_not_of_the_log_probability(row_sampler: RowSampler) -> None:
-    """Of the model's own scores and of changed ones, whether drawn or not."""
+    """Log-probabilities are the model's own, also where scores were changed, whether drawn or not."""
     logits = torch.zeros(4, 1000)
     logits[:, 7], logits[:, 3], logits[:, 500] = 9.0, 8.0, 7.0
     changed = logits[2:].clone()
@@ -135,10 +135,10 @@ def test_penalties_are_of_the_choice_not_of_the_log_probability(row_sampler: Row
     banned: dict[str, Any] = {"bad_words_ids": ((1,),), "repetition_penalty": 2.0}
     drawn: dict[str, Any] = {"do_sample": True, "temperature": 0.01}
     params = [{"presence_penalty": 1.5}, {"repetition_penalty": 2.0, **drawn}, banned, {**banned, **drawn}]
-    found = choose(row_sampler, logits, params, changed)
-    assert found.token_ids == [3, 500, 9, 9]
+    sampled = choose(row_sampler, logits, params, changed)
+    assert sampled.token_ids == [3, 500, 9, 9]
     expected = logits.log_softmax(-1)
-    assert found.logprobs == pytest.approx([float(expected[0, token]) for token in found.token_ids], abs=1e-5)
+    assert sampled.logprobs == pytest.approx([float(expected[0, token]) for token in sampled.token_ids], abs=1e-5)
 
 
 def test_scores_are_what_they_were_and_the_choice_is_the_same_whoever_reads_log_probabilities(
@@ -180,10 +180,10 @@ def test_the_permitted_token_of_the_greatest_sum_with_noise_is_drawn(
     generator = torch.Generator().manual_seed(3)
     row = torch.randn(5000, generator=generator) * 2 * temperature + 3 / temperature
     seeds = [{"do_sample": True, **params, "temperature": temperature, "seed": seed} for seed in range(400)]
-    found = choose(row_sampler, row.expand(400, -1).contiguous(), seeds).token_ids
+    token_ids = choose(row_sampler, row.expand(400, -1).contiguous(), seeds).token_ids
     expected = [drawn(row, SamplingParams(max_new_tokens=1, **each), 7) for each in seeds]
-    assert sum(a == b for a, b in zip(found, expected, strict=True)) >= 398
-    assert len(set(found)) > 4
+    assert sum(a == b for a, b in zip(token_ids, expected, strict=True)) >= 398
+    assert len(set(token_ids)) > 4
 
 
 @pytest.mark.parametrize("temperature", [0.005, 0.4, 1.0, 2.5])
@@ -235,20 +235,20 @@ def test_from_a_mixture_each_row_gets_what_it_asks_for(row_sampler: RowSampler) 
         torch.randn(rows, 1500, generator=generator) * 2
         for rows in (400, sum(bool(each["bad_words_ids"]) for each in params))
     )
-    found = choose(row_sampler, logits, params, changed.clone())
+    sampled = choose(row_sampler, logits, params, changed.clone())
     own = iter(changed)
     alike = []
-    for row, (each, token) in enumerate(zip(params, found.token_ids, strict=True)):
+    for row, (each, token) in enumerate(zip(params, sampled.token_ids, strict=True)):
         scores = next(own) if each["bad_words_ids"] else logits[row]
         sampling = SamplingParams(max_new_tokens=1, **each)
         alike.append(token == (drawn(scores, sampling, 7) if each["do_sample"] else int(scores.argmax())))
     assert sum(alike) >= 398
     likely = logits.log_softmax(-1)
-    assert found.logprobs == pytest.approx([float(likely[i, t]) for i, t in enumerate(found.token_ids)], abs=1e-4)
+    assert sampled.logprobs == pytest.approx([float(likely[i, t]) for i, t in enumerate(sampled.token_ids)], abs=1e-4)
     best = [
         logits[row].argsort(descending=True, stable=True)[: each["top_logprobs"]] for row, each in enumerate(params)
     ]
-    assert [[i for i, _ in top] for top in found.tops] == [ids.tolist() for ids in best]
+    assert [[i for i, _ in top] for top in sampled.tops] == [ids.tolist() for ids in best]
 
 
 def test_scores_that_are_no_numbers_name_no_token(row_sampler: RowSampler) -> None:
@@ -256,16 +256,14 @@ def test_scores_that_are_no_numbers_name_no_token(row_sampler: RowSampler) -> No
     logits[:7] = float("nan")
     draws: list[dict[str, Any]] = [{}, {"top_k": 5}, {"top_p": 0.5}, {"typical_p": 0.9}, {"repetition_penalty": 1.5}]
     sampled = [{"do_sample": True, **draw} for draw in draws]
-    found = choose(row_sampler, logits, [{}, {"top_logprobs": 3}, *sampled, {}])
-    assert found.token_ids == [*[NO_TOKEN] * 7, int(logits[7].argmax())]
-    assert all(0 <= token < 1000 for token, _ in found.tops[1])
+    chosen = choose(row_sampler, logits, [{}, {"top_logprobs": 3}, *sampled, {}])
+    assert chosen.token_ids == [*[NO_TOKEN] * 7, int(logits[7].argmax())]
+    assert all(0 <= token < 1000 for token, _ in chosen.tops[1])
 
 
 @pytest.mark.parametrize("params", NOISY, ids=str)
 @pytest.mark.parametrize("known", [False, True])
-def test_one_score_that_is_no_number_is_not_chosen(
-    native_pool: ThreadPool, params: dict[str, Any], known: bool
-) -> None:
+def test_a_score_that_is_no_number_is_not_chosen(native_pool: ThreadPool, params: dict[str, Any], known: bool) -> None:
     """Nor is it waited for where it hides the greatest: what is compared with it is neither greater nor less."""
     logits = torch.randn(64, 2048, generator=torch.Generator().manual_seed(8)) * 2
     logits[:, 640:704] += 10
@@ -274,9 +272,9 @@ def test_one_score_that_is_no_number_is_not_chosen(
     for row in range(64):
         logits[row, 640 + row] = float("nan")
     row_sampler = NativeRowSampler(native_pool, (lambda _: maxima.data_ptr()) if known else lambda _: None)
-    found = choose(row_sampler, logits, [{"do_sample": True, **params, "seed": row} for row in range(64)])
+    sampled = choose(row_sampler, logits, [{"do_sample": True, **params, "seed": row} for row in range(64)])
     row_sampler.close()
-    assert all(token == NO_TOKEN or not logits[row, token].isnan() for row, token in enumerate(found.token_ids))
+    assert all(token == NO_TOKEN or not logits[row, token].isnan() for row, token in enumerate(sampled.token_ids))
 
 
 @pytest.mark.parametrize(
@@ -295,7 +293,7 @@ def test_a_gpu_is_waited_for_once_in_each_attempt_of_those_who_may_need_another(
     logits = torch.zeros(4, 1500)
     logits[:, 9] = 50.0
     row_sampler = TorchRowSampler()
-    plan = Plan(list(range(4)), [SamplingParams(max_new_tokens=1, **params)] * 4, torch.device("cpu"))
+    plan = SamplingPlan(list(range(4)), [SamplingParams(max_new_tokens=1, **params)] * 4, torch.device("cpu"))
     occurred = [Occurrences(Sequence(row, [3, 7, 8, 7], 2, plan.params[row])) for row in plan.penalized]
     row_sampler.choose(logits, None, SamplingRequest(plan, [7] * 4, occurred))
     with Operations() as operations:

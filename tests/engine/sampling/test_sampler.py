@@ -24,7 +24,7 @@ from transformers import (
 from djl_python.core.types import SamplingParams
 from djl_python.engine.batch.sequence import Sequence
 from djl_python.engine.sampling.row_sampler import RowSampler
-from djl_python.engine.sampling.sampler import Sampler, prompt_entries
+from djl_python.engine.sampling.sampler import Sampler, prompt_entries, ranks_of
 from djl_python.engine.sampling.torch_row_sampler import TorchRowSampler
 
 CPU = torch.device("cpu")
@@ -60,12 +60,12 @@ def logits(rows: int, spread: float = 3.0, seed: int = 0) -> Tensor:
 
 def draw_many(row: Tensor, draws: int, **params: Any) -> Tensor:
     """Token ids drawn from one row of logits with seeds 0 .. draws-1."""
-    found: list[int] = []
+    token_ids: list[int] = []
     ours = sampler()
     for start in range(0, draws, 500):
         batch = [sequence(start + i, do_sample=True, seed=start + i, **params) for i in range(500)]
-        found += [s.token_id for s in ours.sample(row.expand(500, -1), batch)]
-    return torch.tensor(found)
+        token_ids += [s.token_id for s in ours.sample(row.expand(500, -1), batch)]
+    return torch.tensor(token_ids)
 
 
 WARPERS: list[tuple[dict[str, Any], list[Any]]] = [
@@ -308,6 +308,15 @@ def test_prompt_entries() -> None:
     assert prompt_entries(_row_sampler, rows, [9, 8, 7], 0)[0][1] == ()
 
 
+def test_a_tokens_rank_is_its_place_among_the_likeliest() -> None:
+    rows = logits(3)
+    order = rows.argsort(-1, descending=True)
+    assert ranks_of(rows, order[:, 0].tolist()) == [1, 1, 1]
+    assert ranks_of(rows, [int(order[0, 4]), int(order[1, 1]), int(order[2, -1])]) == [5, 2, rows.shape[1]]
+    rows[0, order[0, 1]] = rows[0, order[0, 0]]
+    assert ranks_of(rows[:1], order[0, :1].tolist()) == [2]  # two are as likely
+
+
 def test_an_id_can_come_again_with_other_parameters() -> None:
     row = logits(1)
     ours = sampler()
@@ -317,11 +326,11 @@ def test_an_id_can_come_again_with_other_parameters() -> None:
     assert ours.sample(row, [sequence(1, bad_words_ids=((best,),))])[0].token_id == second
 
 
-def test_the_sampler_forgets_what_has_ended() -> None:
+def test_an_id_can_come_again_with_another_text() -> None:
+    row = logits(1)
     ours = sampler()
-    rows = logits(1)
-    for number in range(200):
-        mine = sequence(number, presence_penalty=1.0)
-        ours.sample(rows, [mine])
-        ours.forget(mine)
-    assert len(ours._penalties) == 0
+    best, second = row[0].topk(2).indices.tolist()
+    said = sequence(1, [5, 6, 7, best], 3, presence_penalty=100.0)
+    assert ours.sample(row, [said])[0].token_id == second
+    ours.forget(said)
+    assert ours.sample(row, [sequence(1, [5, 6, 7, 8], 3, presence_penalty=100.0)])[0].token_id == best

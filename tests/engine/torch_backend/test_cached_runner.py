@@ -8,26 +8,26 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from transformers import (
     AutoModelForCausalLM,
     DeepseekV4Config,
-    DeepseekV32Config,
     MiniMaxConfig,
-    MiniMaxM3VLTextConfig,
     RecurrentGemmaConfig,
 )
 
+from djl_python.core.sequence_request import SequenceRequest
 from djl_python.core.types import SamplingParams
-from djl_python.engine.batch.chunk import Chunk
+from djl_python.engine.batch.chunk import SequenceChunk
 from djl_python.engine.batch.sequence import Sequence
+from djl_python.engine.runner.model_runner import ModelRunner
 from djl_python.engine.torch_backend.cached_runner import CachedModelRunner
-from djl_python.engine.torch_backend.model_runner import ModelRunner
-from tests.checkpoints import CACHE, build_checkpoint
+from tests.checkpoints import CACHE, build_checkpoint, since
 from tests.engines import generate, open_batch, run_to_end
 
 
 def own_logprobs(path: Path, prompt: list[int], generated: list[int]) -> list[float]:
-    """Of the generated tokens, as the model in fp32 gives them when it reads all at once, without a cache."""
+    """The generated tokens' log-probabilities by the model in fp32, which reads all at once, without a cache."""
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
     with torch.no_grad():
         read = model(torch.tensor([prompt + generated]), use_cache=False).logits[0]
@@ -40,7 +40,7 @@ def test_prompts_that_do_not_fit_one_step_together(tmp_path: Path) -> None:
     batch = open_batch(path, max_model_len=64, kernels="torch")
     prompts = [[2 + (7 * i + number) % 300 for i in range(40)] for number in range(3)]
     for number, prompt in enumerate(prompts):
-        batch.add(number, prompt, SamplingParams(max_new_tokens=9))
+        batch.add(SequenceRequest(prompt, SamplingParams(max_new_tokens=9), id=number))
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
     expected = {number: generate(model, prompt, 9) for number, prompt in enumerate(prompts)}
     assert {number: [e.token_id for e in events] for number, events in run_to_end(batch).items()} == expected
@@ -55,13 +55,13 @@ def test_a_prompt_that_comes_in_pieces_is_read_as_one(architecture: str, tmp_pat
     assert runner.in_pieces == (architecture == "bloom")
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
     sequence = Sequence(1, list(range(5, 45)), 40, SamplingParams(max_new_tokens=1, prompt_logprobs=0))
-    found = []
+    logits = []
     for length in (14, 3, 1, 21, 1):
-        found.append(runner.run([Chunk(sequence, length)]))
+        logits.append(runner.run([SequenceChunk(sequence, length)]))
         sequence.computed += length
     with torch.no_grad():
         expected = model(torch.tensor([sequence.tokens])).logits[0]
-    assert torch.allclose(torch.cat(found), expected, atol=1e-3 * float(expected.abs().max()))
+    assert torch.allclose(torch.cat(logits), expected, atol=1e-3 * float(expected.abs().max()))
 
 
 class Around(torch.nn.Module):
@@ -89,7 +89,7 @@ def test_a_model_that_refuses_pieces_is_given_the_whole(tmp_path: Path) -> None:
     assert not runner.in_pieces
     sequence = Sequence(1, ids, len(ids), SamplingParams(max_new_tokens=1))
     for length in (5, 7):
-        logits = runner.run([Chunk(sequence, length)])
+        logits = runner.run([SequenceChunk(sequence, length)])
         sequence.computed += length
     with torch.no_grad():
         expected = model(torch.tensor([ids])).logits[0, -1:]
@@ -112,7 +112,7 @@ def test_a_model_that_keeps_its_cache_to_itself_is_read_again(dtype: torch.dtype
         return
     prompts = [list(range(2 + number, 20 + 3 * number)) for number in range(3)]
     for number, prompt in enumerate(prompts):
-        batch.add(number, prompt, SamplingParams(max_new_tokens=6, ignore_eos=True))
+        batch.add(SequenceRequest(prompt, SamplingParams(max_new_tokens=6, ignore_eos=True), id=number))
     events = run_to_end(batch)
     model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
     for number, prompt in enumerate(prompts):
@@ -129,7 +129,7 @@ def test_a_model_whose_cache_does_not_count_tokens(
 ) -> None:
     """MiniMax's cache asks its first layer, which has a state. What decodes wrongly is read again instead."""
     if not knows_positions:
-        monkeypatch.setattr(CachedModelRunner, "_positions", lambda *_: {})
+        monkeypatch.setattr(CachedModelRunner, "positions", lambda *_: {})
     torch.manual_seed(7)
     config = MiniMaxConfig(
         **{"vocab_size": 320, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "head_dim": 32},
@@ -142,16 +142,17 @@ def test_a_model_whose_cache_does_not_count_tokens(
     batch = open_batch(tmp_path)
     assert ("every step reads whole sequences" in caplog.text) != knows_positions
     prompt = list(range(2, 42))
-    batch.add(0, prompt, SamplingParams(max_new_tokens=8, ignore_eos=True))
+    batch.add(SequenceRequest(prompt, SamplingParams(max_new_tokens=8, ignore_eos=True), id=0))
     events = run_to_end(batch)[0]
     expected = own_logprobs(tmp_path, prompt, [event.token_id for event in events])
     assert [event.logprob for event in events] == pytest.approx(expected, abs=1e-3)
 
 
+@since("5.13")
 def test_a_model_that_needs_its_mask_has_its_own_attention(tmp_path: Path) -> None:
     """DeepSeek's sparse attention takes a part of the mask that a paged one has no use for."""
     torch.manual_seed(5)
-    config = DeepseekV32Config(
+    config = transformers.DeepseekV32Config(
         **{"vocab_size": 320, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2},
         **{"num_attention_heads": 4, "num_key_value_heads": 4, "kv_lora_rank": 32, "q_lora_rank": 24},
         **{"qk_nope_head_dim": 24, "qk_rope_head_dim": 8, "v_head_dim": 20, "max_position_embeddings": 256},
@@ -163,13 +164,13 @@ def test_a_model_that_needs_its_mask_has_its_own_attention(tmp_path: Path) -> No
     batch = open_batch(tmp_path)
     assert "transformers' own cache" in batch.description
     prompt = list(range(5, 95))
-    batch.add(0, prompt, SamplingParams(max_new_tokens=8, ignore_eos=True))
+    batch.add(SequenceRequest(prompt, SamplingParams(max_new_tokens=8, ignore_eos=True), id=0))
     model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
     assert [event.token_id for event in run_to_end(batch)[0]] == generate(model, prompt, 8)
 
 
 _KINDS: dict[str, Any] = {
-    "blocks of keys are chosen": lambda: MiniMaxM3VLTextConfig(
+    "blocks of keys are chosen": lambda: transformers.MiniMaxM3VLTextConfig(
         **{"vocab_size": 320, "hidden_size": 64, "intermediate_size": 40, "num_hidden_layers": 2, "head_dim": 16},
         **{"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256, "rotary_dim": 8},
         **{"num_local_experts": 4, "num_experts_per_tok": 2, "dense_intermediate_size": 96},
@@ -189,14 +190,16 @@ _KINDS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("kernels", ["auto", "torch"])
-@pytest.mark.parametrize("kind", _KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=since("5.13") if kind == "blocks of keys are chosen" else ()) for kind in _KINDS]
+)
 def test_a_model_whose_attention_reads_other_keys_than_a_paged_one(kind: str, kernels: str, tmp_path: Path) -> None:
     torch.manual_seed(5)
     AutoModelForCausalLM.from_config(_KINDS[kind]()).save_pretrained(tmp_path)
     batch = open_batch(tmp_path, kernels=kernels)
     assert "transformers' own cache" in batch.description
     prompt = list(range(5, 65))
-    batch.add(0, prompt, SamplingParams(max_new_tokens=8, ignore_eos=True))
+    batch.add(SequenceRequest(prompt, SamplingParams(max_new_tokens=8, ignore_eos=True), id=0))
     events = run_to_end(batch)[0]
     expected = own_logprobs(tmp_path, prompt, [event.token_id for event in events])
     assert [event.logprob for event in events] == pytest.approx(expected, abs=1e-3)
@@ -214,7 +217,9 @@ def test_sequences_wait_for_memory(architecture: str, tmp_path: Path) -> None:
     for batch in (roomy, tight):
         texts.append({number: [] for number in range(8)})
         for number in range(8):
-            batch.add(number, [7 + number] * 40, SamplingParams(max_new_tokens=150, ignore_eos=True))
+            batch.add(
+                SequenceRequest([7 + number] * 40, SamplingParams(max_new_tokens=150, ignore_eos=True), id=number)
+            )
         while not batch.idle:
             for event in batch.step():
                 texts[-1][event.request_id].append(event.token_id)
@@ -226,9 +231,9 @@ def test_sequences_wait_for_memory(architecture: str, tmp_path: Path) -> None:
 
 
 def held_bytes(runner: ModelRunner) -> int:
-    """Of all tensors in the runner's caches."""
+    """The bytes of all tensors in the runner's caches."""
     assert isinstance(runner, CachedModelRunner)
-    layers = [layer for cache in runner._caches.values() for layer in cache.layers]
+    layers = [layer for cache in runner.caches.values() for layer in cache.layers]
     values = [value for layer in layers for value in vars(layer).values()]
     tensors = [each for value in values for each in (value.values() if isinstance(value, dict) else [value])]
     storages = {each.untyped_storage().data_ptr(): each.untyped_storage() for each in tensors if torch.is_tensor(each)}

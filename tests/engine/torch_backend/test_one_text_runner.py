@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, DynamicCache
 
 from djl_python.core.types import SamplingParams
-from djl_python.engine.batch.chunk import Chunk
+from djl_python.engine.batch.chunk import SequenceChunk
 from djl_python.engine.batch.sequence import Sequence
 from djl_python.engine.torch_backend.one_text_runner import OneTextRunner
 from tests.checkpoints import CACHE, build_checkpoint
@@ -45,7 +45,7 @@ def sequence(number: int, tokens: list[int], *, every_row: bool = False) -> Sequ
 
 
 def step(runner: OneTextRunner, one: Sequence, length: int) -> Tensor:
-    logits = runner.run([Chunk(one, length)])
+    logits = runner.run([SequenceChunk(one, length)])
     one.computed += length
     return logits
 
@@ -79,7 +79,7 @@ def test_another_text_is_read_from_its_beginning(model: Any) -> None:
     assert keeps.read == [3, 4, 4, 5]
 
 
-def test_one_token_alone_begins_a_text(model: Any) -> None:
+def test_a_single_token_begins_a_text(model: Any) -> None:
     runner = OneTextRunner(KeepsOneText(model), torch.device("cpu"))
     step(runner, sequence(1, [5, 6, 7]), 3)
     one = sequence(2, [9])

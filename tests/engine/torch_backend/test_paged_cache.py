@@ -12,7 +12,7 @@ from torch import Tensor
 from djl_python.core.types import SamplingParams
 from djl_python.engine.attention.dense import attention
 from djl_python.engine.attention.parameters import AttentionParams, LayerShape
-from djl_python.engine.batch.chunk import Chunk
+from djl_python.engine.batch.chunk import SequenceChunk
 from djl_python.engine.batch.sequence import Sequence
 from djl_python.engine.native.modules.cache import NativeCache
 from djl_python.engine.native.thread_pool import ThreadPool
@@ -67,7 +67,9 @@ class Story:
             for layer, s in enumerate(layers)
         }
 
-    def step(self, cache: PagedCache, chunks: list[Chunk], layer: int, how: AttentionParams) -> dict[int, Tensor]:
+    def step(
+        self, cache: PagedCache, chunks: list[SequenceChunk], layer: int, how: AttentionParams
+    ) -> dict[int, Tensor]:
         """What comes out for each sequence's tokens: (length, heads, value_dim)."""
         with cache.step(chunks) as plan:
             query, key, value = (
@@ -82,7 +84,7 @@ class Story:
         ends = torch.tensor([chunk.length for chunk in plan.order]).cumsum(0).tolist()
         return {chunk.sequence.id: made[end - chunk.length : end] for chunk, end in zip(plan.order, ends, strict=True)}
 
-    def expected(self, chunk: Chunk, layer: int, how: AttentionParams) -> Tensor:
+    def expected(self, chunk: SequenceChunk, layer: int, how: AttentionParams) -> Tensor:
         query, key, value = self.parts[chunk.sequence.id, layer]
         first, end = chunk.sequence.computed, chunk.sequence.computed + chunk.length
         distance = torch.arange(first, end)[:, None] - torch.arange(end)
@@ -90,7 +92,7 @@ class Story:
         given = (query[None, :, first:end], key[None, :, :end], value[None, :, :end], mask[None, None])
         return attention(*given, how)[0].transpose(0, 1)
 
-    def _of(self, chunk: Chunk, layer: int) -> list[Tensor]:
+    def _of(self, chunk: SequenceChunk, layer: int) -> list[Tensor]:
         first = chunk.sequence.computed
         return [part[:, first : first + chunk.length] for part in self.parts[chunk.sequence.id, layer]]
 
@@ -113,30 +115,30 @@ def test_prompts_in_pieces_beside_who_generates(make: Make, how: AttentionParams
     one, two = a_sequence(1, 60, [9, 2, 30, 4]), a_sequence(2, 40, [1, 7, 8])
     three = a_sequence(3, 20, [5, 6])
     for chunks in (
-        [Chunk(one, 33), Chunk(three, 17)],
-        [Chunk(three, 1), Chunk(one, 20), Chunk(two, 38)],
-        [Chunk(one, 1), Chunk(two, 1), Chunk(three, 1)],
-        [Chunk(two, 1)],
+        [SequenceChunk(one, 33), SequenceChunk(three, 17)],
+        [SequenceChunk(three, 1), SequenceChunk(one, 20), SequenceChunk(two, 38)],
+        [SequenceChunk(one, 1), SequenceChunk(two, 1), SequenceChunk(three, 1)],
+        [SequenceChunk(two, 1)],
     ):
         for layer in range(len(layers)):
-            found = story.step(cache, chunks, layer, how)
+            outputs = story.step(cache, chunks, layer, how)
             for chunk in chunks:
                 torch.testing.assert_close(
-                    found[chunk.sequence.id], story.expected(chunk, layer, how), rtol=1e-4, atol=1e-4
+                    outputs[chunk.sequence.id], story.expected(chunk, layer, how), rtol=1e-4, atol=1e-4
                 )
         for chunk in chunks:
             chunk.sequence.computed += chunk.length
 
 
-def test_what_a_former_owner_left_in_a_block_is_nothing(make: Make) -> None:
+def test_values_of_a_blocks_former_owner_have_no_effect(make: Make) -> None:
     layers = [LayerShape(4, 2, 16, 16)]
     story = Story(layers, {1: 16, 2: 5})
     cache = make(layers)
     for part in story.parts[1, 0][1:]:
         part[:] = float("nan")
-    story.step(cache, [Chunk(a_sequence(1, 16, [3]), 16)], 0, PLAIN)
+    story.step(cache, [SequenceChunk(a_sequence(1, 16, [3]), 16)], 0, PLAIN)
     two = a_sequence(2, 5, [3])
-    chunk = Chunk(two, 5)
+    chunk = SequenceChunk(two, 5)
     torch.testing.assert_close(story.step(cache, [chunk], 0, PLAIN)[2], story.expected(chunk, 0, PLAIN))
 
 

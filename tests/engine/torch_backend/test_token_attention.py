@@ -68,7 +68,7 @@ def test_attention_is_that_of_dense_keys_and_values(
     how = AttentionParams(key_dim**-0.5, window, softcap, drawn(heads) if sinks else None)
     starts = [USED * number for number in numbers]
     places, begins, blocks = (torch.tensor(each, device=DEVICE) for each in (positions, starts, order))
-    found = attend_by_token(query, keys, values, places, begins, blocks, how)
+    attended = attend_by_token(query, keys, values, places, begins, blocks, how)
     exact = replace(how, sinks=None if how.sinks is None else how.sinks.float())
     expected = []
     for token, (number, position) in enumerate(zip(numbers, positions, strict=True)):
@@ -81,5 +81,5 @@ def test_attention_is_that_of_dense_keys_and_values(
             attention(query[None, :, token, None].float(), own[0], own[1], seen[None, None, None], exact)[0, :, 0]
         )
     torch.testing.assert_close(
-        found.float(), torch.stack(expected), atol=1e-5 if dtype == torch.float32 else 2e-2, rtol=0
+        attended.float(), torch.stack(expected), atol=1e-5 if dtype == torch.float32 else 2e-2, rtol=0
     )

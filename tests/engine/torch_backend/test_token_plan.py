@@ -10,7 +10,7 @@ import torch
 
 from djl_python.core.types import SamplingParams
 from djl_python.engine.attention.parameters import AttentionParams, LayerShape
-from djl_python.engine.batch.chunk import Chunk
+from djl_python.engine.batch.chunk import SequenceChunk
 from djl_python.engine.batch.sequence import Sequence
 from djl_python.engine.torch_backend.token_plan import TokenPlan, numbers_for
 from djl_python.engine.torch_backend.torch_cache import TorchCache
@@ -20,7 +20,7 @@ BLOCKS, SIZE, HEADS, KV_HEADS, DIM = 40, 4, 4, 2, 16
 CPU = torch.device("cpu")
 
 
-def chunks_of(rng: random.Random, lengths: list[int]) -> list[Chunk]:
+def chunks_of(rng: random.Random, lengths: list[int]) -> list[SequenceChunk]:
     """A chunk of each length, at some place of a sequence with blocks of its own."""
     free = rng.sample(range(BLOCKS), BLOCKS)
     made = []
@@ -30,7 +30,7 @@ def chunks_of(rng: random.Random, lengths: list[int]) -> list[Chunk]:
         tokens = [rng.randrange(100) for _ in range(computed + length)]
         sequence = Sequence(number, tokens, len(tokens), SamplingParams(max_new_tokens=9), blocks=blocks)
         sequence.computed = computed
-        made.append(Chunk(sequence, length))
+        made.append(SequenceChunk(sequence, length))
     return made
 
 
@@ -47,7 +47,7 @@ def test_attention_is_that_of_a_step_that_is_not_recorded(lengths: list[int], wi
     caches = [TorchCache([shape], BLOCKS, SIZE, torch.float32, CPU) for _ in range(2)]
     for cache in caches:
         torch.manual_seed(0)
-        for each in (*cache._keys, *cache._values):
+        for each in (*cache.keys, *cache.values):
             each.normal_()
     chunks = chunks_of(rng, lengths)
     how = AttentionParams(0.3, window, 0.0, None)
@@ -66,13 +66,13 @@ def test_attention_is_that_of_a_step_that_is_not_recorded(lengths: list[int], wi
     q, k, v = (
         torch.cat([x[:, :, rows], torch.full((1, x.shape[1], 3, DIM), torch.inf)], 2) for x in (query, key, value)
     )
-    found = caches[1].attend(0, recorded, q, k, v, how)[0]
-    torch.testing.assert_close(found[:tokens], expected[rows])
-    for mine, other in zip((*caches[1]._keys, *caches[1]._values), (*caches[0]._keys, *caches[0]._values), strict=True):
+    attended = caches[1].attend(0, recorded, q, k, v, how)[0]
+    torch.testing.assert_close(attended[:tokens], expected[rows])
+    for mine, other in zip((*caches[1].keys, *caches[1].values), (*caches[0].keys, *caches[0].values), strict=True):
         torch.testing.assert_close(mine[:BLOCKS], other[:BLOCKS], msg="nothing is written where a sequence might look")
 
 
-def test_what_has_no_room_changes_nothing() -> None:
+def test_a_step_that_does_not_fit_changes_no_plan() -> None:
     cache = TorchCache([], BLOCKS, SIZE, torch.float32, CPU)
     rng = random.Random(3)
     plan = plan_of(4, 1, cache, blocks=8)

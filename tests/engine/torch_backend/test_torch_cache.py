@@ -6,7 +6,7 @@ import torch
 
 from djl_python.core.types import SamplingParams
 from djl_python.engine.attention.parameters import AttentionParams, LayerShape
-from djl_python.engine.batch.chunk import Chunk
+from djl_python.engine.batch.chunk import SequenceChunk
 from djl_python.engine.batch.sequence import Sequence
 from djl_python.engine.torch_backend.torch_cache import TorchCache, in_groups
 from tests.operations import Operations
@@ -14,14 +14,14 @@ from tests.operations import Operations
 BLOCKS, SIZE = 64, 16
 
 
-def decoding(number: int, context: int) -> Chunk:
+def decoding(number: int, context: int) -> SequenceChunk:
     blocks = list(range(-(-context // SIZE)))
     sequence = Sequence(number, [0] * context, 1, SamplingParams(max_new_tokens=9), blocks=blocks)
     sequence.computed = context - 1
-    return Chunk(sequence, 1)
+    return SequenceChunk(sequence, 1)
 
 
-def test_what_all_layers_share_is_made_in_the_first() -> None:
+def test_masks_are_computed_in_the_first_layer_only() -> None:
     layers = [LayerShape(4, 2, 16, 16)] * 2
     cache = TorchCache(layers, BLOCKS, SIZE, torch.float32, torch.device("cpu"))
     query, key, value = (torch.randn(1, heads, 3, 16) for heads in (4, 2, 2))

@@ -14,7 +14,7 @@ def pretend(patch: pytest.MonkeyPatch) -> None:
     """Let this process and those that it starts find the tests' TensorRT-LLM, and believe in a GPU for it."""
     patch.syspath_prepend(str(FAKE))
     patch.setenv("PYTHONPATH", str(FAKE))
-    for module in ("interface", "trtllm.row"):
+    for module in ("row", "trtllm.row"):
         patch.setattr(f"djl_python.engine.{module}.has_gpu", lambda: True)
 
 

@@ -89,14 +89,14 @@ def test_lmis_options(options: dict[str, Any], expected: dict[str, Any]) -> None
 
 
 def test_the_context_of_everybodys_option_is_the_stronger_one() -> None:
-    found, _ = arguments(own=TrtllmOptions(max_output_len=2048), max_model_len=4096)
-    assert found["max_seq_len"] == 4096
+    given, _ = arguments(own=TrtllmOptions(max_output_len=2048), max_model_len=4096)
+    assert given["max_seq_len"] == 4096
 
 
-def test_what_it_does_not_have_is_told_and_what_it_had_is_not_passed_on() -> None:
+def test_unknown_and_former_options_are_not_passed_on() -> None:
     properties = {"depth": "3", "stream_interval": "2", "gpt_model_version": "starcoder", "minWorkers": "1"}
-    found, unknown = arguments(properties=properties)
-    assert (found, unknown) == (COMMON | {"stream_interval": "2"}, ["depth"])
+    given, unknown = arguments(properties=properties)
+    assert (given, unknown) == (COMMON | {"stream_interval": "2"}, ["depth"])
     assert "compiles nothing" in WITHOUT_EFFECT["gpt_model_version"]
 
 
@@ -109,7 +109,9 @@ def test_what_it_does_not_have_is_told_and_what_it_had_is_not_passed_on() -> Non
         ({}, {}, ()),
     ],
 )
-def test_what_ends_a_text(config: dict[str, Any], generation: dict[str, Any], expected: tuple[int, ...]) -> None:
+def test_end_tokens_come_from_the_generation_config_and_the_config(
+    config: dict[str, Any], generation: dict[str, Any], expected: tuple[int, ...]
+) -> None:
     assert end_ids(config, generation) == expected
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from djl_python.config import ModelConfig, Options
 from djl_python.core.errors import ModelLoadError
-from djl_python.engine.interface import EngineSettings, engine_of
+from djl_python.engine.interface import EngineSettings
+from djl_python.engine.row import engine_of
 from djl_python.engine.trtllm.arguments import TrtllmOptions
 from djl_python.engine.trtllm.row import ENGINE
 
@@ -17,7 +18,7 @@ def model(**values: Any) -> ModelConfig:
     return ModelConfig(name="m", cache_dir="/nowhere", **values)
 
 
-def test_it_is_a_row_of_the_table() -> None:
+def test_the_table_of_engines_has_trtllm() -> None:
     assert engine_of("trtllm") is ENGINE
 
 
@@ -32,16 +33,16 @@ def test_where_it_is_not_there_its_needs_and_the_command_are_said(monkeypatch: p
 
 
 @pytest.mark.usefixtures("pretended")
-def test_it_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trtllm_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     ENGINE.check_model(model())
     with pytest.raises(ModelLoadError, match=r"runs on GPUs alone; option\.device=cpu"):
         ENGINE.check_model(model(option=Options(device="cpu")))
-    monkeypatch.setattr("djl_python.engine.interface.has_gpu", lambda: False)
+    monkeypatch.setattr("djl_python.engine.row.has_gpu", lambda: False)
     with pytest.raises(ModelLoadError, match=r"^option\.rolling_batch=trtllm needs a GPU; where"):
         ENGINE.check_model(model())
 
 
-def test_what_tensorrt_compiled_is_refused(tmp_path: Path) -> None:
+def test_an_engine_that_tensorrt_compiled_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"build_config": {}, "pretrained_config": {}}))
     with pytest.raises(ModelLoadError, match="expected the checkpoint that it was made of"):
         ENGINE.check_checkpoint(model(), TrtllmOptions(), "option.model_id", tmp_path)
@@ -49,7 +50,7 @@ def test_what_tensorrt_compiled_is_refused(tmp_path: Path) -> None:
     ENGINE.check_checkpoint(model(), TrtllmOptions(), "option.model_id", tmp_path)
 
 
-def test_what_has_no_effect_is_said() -> None:
+def test_options_without_effect_have_a_remark() -> None:
     untested, quantize, memory = ENGINE.without_effect(
         model(provenance={"option.gpu_memory_utilization": "serving.properties:1"}), TrtllmOptions(quantize="awq")
     )
@@ -59,13 +60,13 @@ def test_what_has_no_effect_is_said() -> None:
     assert len(ENGINE.without_effect(model(), TrtllmOptions())) == 1
 
 
-def test_its_process_sees_the_gpus_of_its_model() -> None:
+def test_trtllms_process_sees_the_gpus_of_its_model() -> None:
     option = Options(device="cuda:2", tensor_parallel_degree=2, pipeline_parallel_degree=2)
     assert ENGINE.environment(model(option=option), TrtllmOptions(), {}) == {"CUDA_VISIBLE_DEVICES": "2,3,4,5"}
     assert ENGINE.environment(model(), TrtllmOptions(), {}) == {}
 
 
-def test_its_settings() -> None:
+def test_trtllms_settings_have_its_own_and_the_common_options() -> None:
     common = EngineSettings(model_path="/model", pipeline_parallel_degree=2)
     made = ENGINE.settings(common, TrtllmOptions(tokens_per_block=16), {})
     assert (made.own.tokens_per_block, made.pipeline_parallel_degree) == (16, 2)  # type: ignore[attr-defined]

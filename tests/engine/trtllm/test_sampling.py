@@ -29,8 +29,8 @@ def events(output: Output, told: int = 0, **sampling: Any) -> list[TokenEvent]:
 
 
 def test_a_greedy_sequence_has_no_rule_for_drawing() -> None:
-    found = sampling_arguments(SamplingParams(max_new_tokens=3, temperature=0.7, top_p=0.5, seed=7), (2, 7))
-    assert found == {
+    arguments = sampling_arguments(SamplingParams(max_new_tokens=3, temperature=0.7, top_p=0.5, seed=7), (2, 7))
+    assert arguments == {
         "end_id": 2,
         "max_tokens": 3,
         "ignore_eos": False,
@@ -43,22 +43,22 @@ def test_a_greedy_sequence_has_no_rule_for_drawing() -> None:
 
 def test_a_drawn_sequence_has_its_rules() -> None:
     sampling = SamplingParams(max_new_tokens=3, do_sample=True, temperature=0.7, top_k=5, logprobs=False)
-    found = sampling_arguments(sampling, ())
-    assert {name: found[name] for name in ("temperature", "top_k", "top_p")} == {
+    arguments = sampling_arguments(sampling, ())
+    assert {name: arguments[name] for name in ("temperature", "top_k", "top_p")} == {
         "temperature": 0.7,
         "top_k": 5,
         "top_p": 1.0,
     }
-    assert (found["end_id"], found["stop_token_ids"], found["logprobs"]) == (None, None, None)
+    assert (arguments["end_id"], arguments["stop_token_ids"], arguments["logprobs"]) == (None, None, None)
 
 
 def test_ends_that_are_ignored_stop_nothing() -> None:
     sampling = SamplingParams(max_new_tokens=3, ignore_eos=True, stop_token_ids=(9,), top_logprobs=4)
-    found = sampling_arguments(sampling, (2, 7))
-    assert (found["stop_token_ids"], found["ignore_eos"], found["logprobs"]) == ([9], True, 4)
+    arguments = sampling_arguments(sampling, (2, 7))
+    assert (arguments["stop_token_ids"], arguments["ignore_eos"], arguments["logprobs"]) == ([9], True, 4)
 
 
-def test_what_its_sampler_ignores_is_not_called_honoured() -> None:
+def test_parameters_that_trtllm_ignores_are_not_reported_as_honoured() -> None:
     assert set(SamplingParams.__struct_fields__) - PARAMETERS == {
         *("min_new_tokens", "min_p", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),
         *("seed", "bad_words_ids", "prompt_logprobs"),
@@ -69,6 +69,7 @@ def test_what_its_sampler_ignores_is_not_called_honoured() -> None:
     ("grammar", "expected"),
     [
         (Grammar("regex", "a+"), {"regex": "a+"}),
+        (Grammar("gbnf", "root ::= a"), {"grammar": "root ::= a"}),
         (Grammar("json_object"), {"json_object": True}),
         (Grammar("json_schema", '{"type": "integer"}'), {"json": '{"type": "integer"}'}),
     ],
@@ -78,10 +79,10 @@ def test_grammars(grammar: Grammar, expected: dict[str, Any]) -> None:
 
 
 def test_a_grammar_behind_a_text_that_is_free() -> None:
-    (found,) = grammar_arguments(
+    (guide,) = grammar_arguments(
         Grammar("json_object", before=FreeText(("<think>",), ("</think>",), begun=False))
     ).values()
-    assert json.loads(found)["type"] == "structural_tag"
+    assert json.loads(guide)["type"] == "structural_tag"
 
 
 @pytest.mark.parametrize(
@@ -95,8 +96,8 @@ def test_a_grammar_behind_a_text_that_is_free() -> None:
 )
 def test_only_what_is_new_is_told_and_why_it_ends(reason: str, stop: int | None, expected: FinishReason) -> None:
     output = Output([4, 5, 6], finish_reason=reason, stop_reason=stop)
-    found = events(output, told=1, stop_token_ids=(9,))
-    assert [(event.token_id, event.finish) for event in found] == [(5, None), (6, expected)]
+    tokens = events(output, told=1, stop_token_ids=(9,))
+    assert [(event.token_id, event.finish) for event in tokens] == [(5, None), (6, expected)]
 
 
 @pytest.mark.parametrize(("stop", "token"), [(None, 2), (9, 9)])

@@ -29,7 +29,7 @@ def arguments(devices: int = 1, **settings: Any) -> dict[str, str]:
     return engine_arguments(VllmSettings(model_path="/model", **settings), KNOWN, devices)[0]
 
 
-def test_what_nobody_sets_is_vllms_business() -> None:
+def test_options_that_are_not_set_are_left_to_vllm() -> None:
     assert arguments() == COMMON
 
 
@@ -60,7 +60,7 @@ def test_settings_under_vllms_names(settings: dict[str, Any], expected: dict[str
     assert arguments(devices=4, **settings) == COMMON | expected
 
 
-def test_what_vllm_does_not_have_is_told() -> None:
+def test_options_that_vllm_does_not_have_are_reported() -> None:
     settings = VllmSettings(
         model_path="/model", properties={"depth": "3", "seed": "1", "minWorkers": "2", "dtype": "fp16"}
     )
@@ -119,6 +119,6 @@ def test_adapters_in_the_hosts_memory_are_no_fewer_than_places() -> None:
     assert made == {"max_loras": "6", "max_cpu_loras": "6"}
 
 
-def test_what_vllm_once_had_is_not_passed_on() -> None:
+def test_options_that_vllm_no_longer_has_are_not_passed_on() -> None:
     settings = VllmSettings(model_path="/model", properties={"lora_extra_vocab_size": "256"})
     assert engine_arguments(settings, KNOWN, 1) == (COMMON, [])

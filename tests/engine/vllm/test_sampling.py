@@ -13,6 +13,7 @@ from djl_python.engine.vllm.sampling import PARAMETERS, grammar_arguments, sampl
 @dataclass
 class Logprob:
     logprob: float
+    rank: int | None = None
 
 
 @dataclass
@@ -28,6 +29,7 @@ class Output:
     outputs: list[Part]
     prompt_token_ids: list[int] = field(default_factory=list)
     prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+    num_cached_tokens: int | None = None
 
 
 def events(part: Part, sampling: SamplingParams, **output: Any) -> list[TokenEvent]:
@@ -35,15 +37,15 @@ def events(part: Part, sampling: SamplingParams, **output: Any) -> list[TokenEve
 
 
 def test_a_greedy_sequence_has_no_rule_for_drawing() -> None:
-    found = sampling_arguments(SamplingParams(max_new_tokens=3, temperature=0.7, top_p=0.5, seed=7, logprobs=False))
-    assert (found["temperature"], found["max_tokens"], found["logprobs"]) == (0.0, 3, None)
-    assert not {"top_p", "top_k", "min_p", "seed"} & found.keys()
+    arguments = sampling_arguments(SamplingParams(max_new_tokens=3, temperature=0.7, top_p=0.5, seed=7, logprobs=False))
+    assert (arguments["temperature"], arguments["max_tokens"], arguments["logprobs"]) == (0.0, 3, None)
+    assert not {"top_p", "top_k", "min_p", "seed"} & arguments.keys()
 
 
 def test_a_drawn_sequence_has_its_seed_and_rules() -> None:
     sampling = SamplingParams(max_new_tokens=3, do_sample=True, temperature=0.7, top_k=5, top_p=0.5, min_p=0.1, seed=7)
-    found = sampling_arguments(sampling)
-    assert {name: found[name] for name in ("temperature", "top_k", "top_p", "min_p", "seed")} == {
+    arguments = sampling_arguments(sampling)
+    assert {name: arguments[name] for name in ("temperature", "top_k", "top_p", "min_p", "seed")} == {
         "temperature": 0.7,
         "top_k": 5,
         "top_p": 0.5,
@@ -60,6 +62,7 @@ def test_typical_p_alone_is_not_honoured() -> None:
     ("grammar", "expected"),
     [
         (Grammar("regex", "a+"), {"regex": "a+"}),
+        (Grammar("gbnf", "root ::= a"), {"grammar": "root ::= a"}),
         (Grammar("json_object"), {"json": {"type": "object"}}),
         (Grammar("json_schema", '{"type": "integer"}'), {"json": {"type": "integer"}}),
     ],
@@ -71,8 +74,8 @@ def test_grammars(grammar: Grammar, expected: dict[str, Any]) -> None:
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_grammar_behind_a_text_that_is_free(begun: bool) -> None:
     before = FreeText(("<think>",), ("</think>", "</thought>"), begun=begun)
-    (found,) = grammar_arguments(Grammar("json_object", before=before)).values()
-    tag = json.loads(found)
+    (structure,) = grammar_arguments(Grammar("json_object", before=before)).values()
+    tag = json.loads(structure)
     space, answer = {"type": "regex", "pattern": r"\s*"}, {"type": "json_schema", "json_schema": {"type": "object"}}
     ends = {"content": {"type": "any_text"}, "end": ["</think>", "</thought>"]}
     free = [{"type": "tag", "begin": begin, **ends} for begin in (["<think>", ""] if begun else ["<think>"])]
@@ -96,9 +99,11 @@ def test_a_grammar_behind_a_text_that_is_free(begun: bool) -> None:
 )
 def test_why_a_sequence_ends(reason: str, stop: int | None, expected: FinishReason) -> None:
     sampling = SamplingParams(max_new_tokens=3, stop_token_ids=(9,))
-    first, last = events(Part([5, 6], finish_reason=reason, stop_reason=stop), sampling)
+    part = Part([5, 6], finish_reason=reason, stop_reason=stop)
+    first, last = events(part, sampling, num_cached_tokens=32)
     assert (first.finish, last.finish) == (None, expected)
     assert (first.running_s, last.running_s) == (0.5, None)
+    assert (first.cached_tokens, last.cached_tokens) == (32, None)
 
 
 def test_log_probabilities_and_as_many_alternatives_as_asked_for() -> None:
@@ -111,10 +116,11 @@ def test_log_probabilities_and_as_many_alternatives_as_asked_for() -> None:
 
 def test_the_prompts_come_with_the_first_token() -> None:
     sampling = SamplingParams(max_new_tokens=3, prompt_logprobs=1, logprobs=False)
-    found = events(
+    tokens = events(
         Part([5, 6]),
         sampling,
         prompt_token_ids=[3, 4],
-        prompt_logprobs=[None, {4: Logprob(-3.0), 8: Logprob(-0.1)}],
+        prompt_logprobs=[None, {4: Logprob(-3.0, 17), 8: Logprob(-0.1, 1)}],
     )
-    assert [event.prompt for event in found] == [((None, ()), (-3.0, ((8, -0.1),))), ()]
+    assert [event.prompt for event in tokens] == [((None, ()), (-3.0, ((8, -0.1),))), ()]
+    assert [event.prompt_ranks for event in tokens] == [(None, 17), ()]

@@ -10,10 +10,11 @@ import pytest
 
 from djl_python.config import Options
 from djl_python.core.errors import PayloadError
-from djl_python.core.pictures import Pictures
+from djl_python.core.sequence_request import Pictures, SequenceRequest
 from djl_python.core.types import ImageSource
 from djl_python.handlers.images.pictures import PictureReader
-from djl_python.ipc.protocol import Add, AnyMessage, Expand, FrameReader, encode_frame
+from djl_python.ipc.framing import FrameReader, encode_frame
+from djl_python.ipc.protocol import AnyMessage, Expand
 from tests.handlers.harness import ids
 from tests.vision_checkpoints import data_url, picture, png
 
@@ -32,10 +33,10 @@ async def test_pixels_and_the_prompt_as_it_is_written() -> None:
         return [*pictures.written, 0, 0]
 
     reader = PictureReader(Options(), ids, expand)
-    found, pictures = await reader.prepare("a<image>b<image>", [source(1), source(2)])
-    assert found == [*ids("a<image>b<image>"), 0, 0]
+    prompt, pictures = await reader.prepare("a<image>b<image>", [source(1), source(2)])
+    assert prompt == [*ids("a<image>b<image>"), 0, 0]
     assert asked[0].written == tuple(ids("a<image>b<image>"))
-    assert pictures == msgspec.structs.replace(asked[0], length=len(found))
+    assert pictures == msgspec.structs.replace(asked[0], length=len(prompt))
     for seed, pixels, digest in zip((1, 2), pictures.pixels, pictures.digests, strict=True):
         assert pixels.shape == (30, 40, 3)
         read = np.frombuffer(pixels.data, np.uint8).reshape(pixels.shape)
@@ -44,7 +45,7 @@ async def test_pixels_and_the_prompt_as_it_is_written() -> None:
     await reader.close()
 
 
-async def test_what_can_not_be_read_reaches_no_engine() -> None:
+async def test_unreadable_images_reach_no_engine() -> None:
     async def expand(pictures: Pictures) -> list[int]:
         raise AssertionError
 
@@ -66,5 +67,8 @@ async def test_pictures_cross_processes() -> None:
     await reader.close()
     from djl_python.core.types import SamplingParams
 
-    sent: list[AnyMessage] = [Expand(1, pictures), Add(2, [1, 2], SamplingParams(max_new_tokens=1), pictures)]
+    sent: list[AnyMessage] = [
+        Expand(1, pictures),
+        SequenceRequest([1, 2], SamplingParams(max_new_tokens=1), id=2, images=pictures),
+    ]
     assert FrameReader().feed(encode_frame(sent)) == sent

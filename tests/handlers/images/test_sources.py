@@ -15,10 +15,11 @@ import pytest
 from aiohttp import web
 from PIL import Image, ImageOps
 
+from djl_python.config import Options
 from djl_python.core.errors import PayloadError
 from djl_python.core.types import ImageSource
 from djl_python.handlers.images import sources as image_sources
-from djl_python.handlers.images.sources import ImageSources, decode, may_redirect
+from djl_python.handlers.images.sources import ImageSources, decode, image_hosts
 from tests.vision_checkpoints import data_url, picture, png
 
 FIELD = "messages[0].content[1].image_url.url"
@@ -33,8 +34,8 @@ def inline(data: bytes, kind: str = "image/png") -> ImageSource:
 
 
 def decoded(*sources: ImageSource) -> list[image_sources.DecodedImage]:
-    found: list[image_sources.DecodedImage] = decode(sources, [None] * len(sources))
-    return found
+    images: list[image_sources.DecodedImage] = decode(sources, [None] * len(sources))
+    return images
 
 
 def refused(*sources: ImageSource) -> str:
@@ -51,10 +52,10 @@ def refused(*sources: ImageSource) -> str:
 def test_a_data_url_is_its_image() -> None:
     image = picture(1)
     for url in (data_url(image), data_url(image).replace("data:image/png", "DATA:IMAGE/PNG;x=y")):
-        (found,) = decoded(source(url))
-        assert np.array_equal(np.asarray(found.image), np.asarray(image))
+        (decoded_image,) = decoded(source(url))
+        assert np.array_equal(np.asarray(decoded_image.image), np.asarray(image))
     (unpadded,) = decoded(source(f"data:image/png,{quote(png(image))}"))
-    assert unpadded == found
+    assert unpadded == decoded_image
 
 
 def test_the_digest_stands_for_the_content() -> None:
@@ -92,13 +93,13 @@ def test_an_odd_entry_beside_the_orientation_costs_nothing(kind: str, orientatio
     usual[0x0112] = orientation
     other = io.BytesIO()
     image.save(other, "PNG", exif=usual)
-    (found,) = decoded(inline(file.getvalue()))
+    (decoded_image,) = decoded(inline(file.getvalue()))
     expected = ImageOps.exif_transpose(Image.open(other)).convert("RGB")
-    assert found.image.size == expected.size
-    assert np.abs(np.asarray(found.image, int) - np.asarray(expected, int)).max() < 64
+    assert decoded_image.image.size == expected.size
+    assert np.abs(np.asarray(decoded_image.image, int) - np.asarray(expected, int)).max() < 64
 
 
-def test_what_is_no_image() -> None:
+def test_data_that_is_no_image_is_refused() -> None:
     whole = png(picture(1))
     assert refused(source("data:,")).startswith("not an image in one of the formats PNG, JPEG")
     assert refused(source("data:image/png;base64")) == "expected data:image/...;base64,..."
@@ -111,7 +112,9 @@ def test_what_is_no_image() -> None:
 
 @pytest.mark.parametrize("place", ["PIL.Image.open", "PIL.PngImagePlugin.PngImageFile.load"])
 @pytest.mark.parametrize("raised", [TypeError("no sense"), IndexError(), AssertionError(), RecursionError("deep")])
-def test_what_readers_raise_is_about_the_image(monkeypatch: pytest.MonkeyPatch, place: str, raised: Exception) -> None:
+def test_errors_of_image_readers_are_about_the_image(
+    monkeypatch: pytest.MonkeyPatch, place: str, raised: Exception
+) -> None:
     """They raise whatever they come upon, at the head of a file or in the middle of it."""
     some = inline(png(picture(1)))
 
@@ -159,6 +162,7 @@ def test_large_images_are_refused_before_they_are_decoded(monkeypatch: pytest.Mo
 
 
 Site = Callable[[str], str]
+ELSEWHERE = "images are not fetched from this host (option.allowed_image_hosts)"
 GONE = "http://127.0.0.1:9/"  # the discard port: nobody listens
 
 
@@ -174,12 +178,25 @@ async def site() -> AsyncIterator[Site]:
         await never.wait()
         raise AssertionError
 
+    async def drip(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while not never.is_set():
+            await response.write(b"x")
+            await asyncio.sleep(0.01)
+        return response
+
     async def redirect(request: web.Request) -> web.Response:
         raise web.HTTPFound(request.query["to"])
+
+    async def nowhere(request: web.Request) -> web.Response:
+        return web.Response(status=304)
 
     app = web.Application()
     app.router.add_get("/image.png", image)
     app.router.add_get("/slow", slow)
+    app.router.add_get("/drip", drip)
+    app.router.add_get("/nowhere", nowhere)
     app.router.add_get("/redirect", redirect)
     runner = web.AppRunner(app, shutdown_timeout=0.01)
     await runner.setup()
@@ -193,7 +210,7 @@ async def site() -> AsyncIterator[Site]:
 
 @pytest.fixture
 async def sources() -> AsyncIterator[ImageSources]:
-    opened = ImageSources(remote=True, max_images=3)
+    opened = ImageSources(hosts=("127.0.0.1",), max_images=3)
     yield opened
     await opened.close()
 
@@ -223,20 +240,29 @@ async def test_remote_images_are_fetched(sources: ImageSources, site: Site) -> N
 
 
 async def test_remote_images_only_where_they_are_allowed(site: Site) -> None:
-    closed = ImageSources(remote=False, max_images=3)
+    closed = ImageSources(hosts=(), max_images=3)
     with pytest.raises(PayloadError, match=r"expected a data: URL; this server fetches none"):
         await closed.fetch([source(site("/image.png"))])
     assert await closed.fetch([source(data_url(picture(1)))]) == [None]
 
 
-async def test_what_is_not_fetched(refuses: Refuses, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_urls_of_other_kinds_and_failed_requests_are_refused(
+    refuses: Refuses, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert await refuses("/etc/passwd") == "expected a data: URL or an http(s) URL"
     assert await refuses("file:///etc/passwd") == "expected a data: URL or an http(s) URL"
     assert await refuses("ftp://127.0.0.1/x.png") == "expected a data: URL or an http(s) URL"
     assert await refuses(site("/nothing")) == "expected an image, got status 404"
     assert await refuses(GONE) == "can't be fetched (ConnectError)"
-    assert (await refuses("http://[broken")).startswith("can't be fetched")
-    assert await refuses(site("/redirect?to=file:///etc/passwd")) == "redirects to where images are not fetched from"
+    assert await refuses("http://[broken") == ELSEWHERE
+    assert (await refuses("http://127.0.0.1:port/")).startswith("can't be fetched")
+    assert await refuses(site("/redirect?to=file:///etc/passwd")) == "redirects to what is no http(s) URL"
+    assert await refuses(site("/redirect?to=http://169.254.169.254/latest")) == ELSEWHERE
+    assert await refuses(site("/redirect?to=http://8.8.8.8/")) == ELSEWHERE
+    assert (
+        await refuses(site("/image.png").replace("//", "//user:secret@")) == "expected no user and password in the URL"
+    )
+    assert await refuses(site("/nowhere")) == "expected an image, got status 304"
     again = site("/redirect?to=")
     assert await refuses(again + quote(again + quote(again + quote(again + site("/image.png"))))) == (
         "more than 3 redirects"
@@ -251,11 +277,12 @@ async def test_a_slow_site_does_not_hold_a_request(
 ) -> None:
     monkeypatch.setattr(image_sources, "FETCH_TIMEOUT_S", 0.1)
     assert (await refuses(site("/slow"))).startswith("no answer within")
+    assert (await refuses(site("/drip"))).startswith("no answer within")  # though each read is quick
 
 
 async def test_files_of_many_chats_are_not_held_together(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image_sources, "FILES_AT_ONCE", 2)
-    opened = ImageSources(remote=True, max_images=3)
+    opened = ImageSources(hosts=("127.0.0.1",), max_images=3)
     held = most = 0
     done: list[int] = []
 
@@ -277,17 +304,37 @@ async def test_files_of_many_chats_are_not_held_together(site: Site, monkeypatch
     async with opened.room([source(remote)] * 3):
         waiting = asyncio.ensure_future(chat(9, remote))
         await asyncio.sleep(0.01)
-        waiting.cancel()
         async with asyncio.timeout(5), opened.room([source(data_url(picture(1)))]):
-            pass  # takes none of it
+            pass  # takes none of it, and does not stand in line
+        waiting.cancel()
     async with asyncio.timeout(5), opened.room([source(remote)] * 3):
         pass  # who was cancelled holds nothing
     await opened.close()
 
 
-async def test_a_redirect_does_not_lead_inside() -> None:
-    assert not await may_redirect("8.8.8.8", "127.0.0.1")
-    assert not await may_redirect("8.8.8.8", "169.254.169.254")
-    assert not await may_redirect("8.8.8.8", "::1")
-    assert await may_redirect("8.8.8.8", "1.1.1.1")
-    assert await may_redirect("127.0.0.1", "10.0.0.1")
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "2130706433", "0x7f.1", "[::1]", "[::ffff:7f00:1]"])
+async def test_addresses_in_the_servers_network_are_not_fetched(host: str, site: Site) -> None:
+    opened = ImageSources(hosts=("*",), max_images=3)
+    with pytest.raises(PayloadError) as caught:
+        await opened.fetch([source(site("/image.png").replace("127.0.0.1", host))])
+    assert caught.value.message == f"{FIELD}: {ELSEWHERE}"
+    await opened.close()
+
+
+async def test_a_redirect_does_not_lead_inside(site: Site) -> None:
+    """The first hop is allowed; a host is checked at each."""
+    opened = ImageSources(hosts=("127.0.0.1", "*"), max_images=3)
+    for target in ("http://10.0.0.1/", "http://169.254.169.254/latest", "http://localhost/", "http://[::1]/"):
+        with pytest.raises(PayloadError) as caught:
+            await opened.fetch([source(site(f"/redirect?to={quote(target)}"))])
+        assert caught.value.message == f"{FIELD}: {ELSEWHERE}"
+    await opened.close()
+
+
+def test_hosts_of_a_models_options() -> None:
+    assert image_hosts(Options()) == frozenset()
+    assert image_hosts(Options(allow_remote_images=True)) == {"*"}
+    listed = "Images.Example.com., *, [::0:1] ,10.0.0.7"
+    assert image_hosts(Options(allow_remote_images=True, allowed_image_hosts=listed)) == {
+        *("images.example.com", "*", "::1", "10.0.0.7")
+    }

@@ -53,9 +53,9 @@ async def create(client: AsyncOpenAI, content: bytes, **options: Any) -> Batch:
 async def status(client: AsyncOpenAI, batch: Batch, *wanted: str) -> Batch:
     """The batch, once it has one of these states."""
     async with asyncio.timeout(20):
-        while (found := await client.batches.retrieve(batch.id)).status not in wanted:
+        while (current := await client.batches.retrieve(batch.id)).status not in wanted:
             await asyncio.sleep(0.01)
-    return found
+    return current
 
 
 async def results(client: AsyncOpenAI, file_id: str | None) -> list[Any]:

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from djl_python.batch.lines import Request
+from djl_python.batch.lines import RequestLine
 from djl_python.batch.runner import NoReplyError, NotTakenError
 from djl_python.dialects import all_dialects
 from djl_python.server.batches.calls import Calls
+from djl_python.server.dispatch.dispatch import Dispatch
 from djl_python.server.metrics import Metrics
 from tests.server.harness import Site, model_config, running, until
 from tests.server.in_process import InProcess
@@ -25,14 +26,14 @@ async def site() -> AsyncIterator[Site]:
 
 
 def calls(site: Site) -> Calls:
-    return Calls(site.front_end.routes, all_dialects(), site.registry.models, Metrics())
+    return Calls(site.front_end.routes, Dispatch(all_dialects(), site.registry.models), Metrics())
 
 
-def request(url: str = "/invocations", **body: Any) -> Request:
-    return Request(1, "r", url, json.dumps(body).encode())
+def request(url: str = "/invocations", **body: Any) -> RequestLine:
+    return RequestLine(1, "r", url, json.dumps(body).encode())
 
 
-async def test_it_gets_what_http_gets(site: Site) -> None:
+async def test_a_batchs_request_is_answered_as_over_http(site: Site) -> None:
     reply = await calls(site).send(request("/predictions/m?model_version=&a=b"))
     told = json.loads(reply.body)
     assert (reply.status, reply.failed) == (200, False)
@@ -51,18 +52,18 @@ async def test_it_gets_what_http_gets(site: Site) -> None:
         ("/predictions/other", 404, "other"),
     ],
 )
-async def test_what_http_refuses_is_refused(site: Site, url: str, status: int, said: str) -> None:
+async def test_a_batchs_request_is_refused_as_over_http(site: Site, url: str, status: int, said: str) -> None:
     reply = await calls(site).send(request(url))
     assert reply.status == status and reply.failed and said in reply.body.decode()
 
 
 async def test_a_stream_is_taken_as_it_is(site: Site) -> None:
-    """Of a handler that streams unasked, beyond what it may be ahead of its client."""
+    """A handler streams unasked, beyond what it may be ahead of its client."""
     reply = await calls(site).send(request(do="flow", n=20, size=1 << 18, ahead=1 << 19))
     assert len(reply.body) == 20 << 18
 
 
-async def test_what_says_nothing_of_the_request(site: Site) -> None:
+async def test_failures_of_the_server_are_no_results_of_the_request(site: Site) -> None:
     with pytest.raises(NotTakenError):
         await calls(site).send(request(do="headers", status=503))
     with pytest.raises(NoReplyError, match="ended before it was complete"):

@@ -41,13 +41,14 @@ class Disk:
         monkeypatch.setattr(module, name, write)
 
 
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 async def test_a_batch_waits_for_room_for_its_results(
-    site: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    site: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, code: int
 ) -> None:
     served, client = site
     made = await create(client, lines({"sleep_s": 0.3}, *[{}] * 20))
     await status(client, made, "in_progress")
-    disk = Disk(monkeypatch, journal, "_write")
+    disk = Disk(monkeypatch, journal, "write", code)
     await until(lambda: disk.refused > 2)
     assert (await client.batches.retrieve(made.id)).status == "in_progress"
     assert (await served.post(do="echo")).status_code == 200
@@ -55,11 +56,11 @@ async def test_a_batch_waits_for_room_for_its_results(
     disk.is_full = False
     ended = await status(client, made, *ENDED)
     assert ended.status == "completed"
-    found = await results(client, ended.output_file_id)
-    assert [one["custom_id"] for one in found] == [f"r{number}" for number in range(21)]
+    output_lines = await results(client, ended.output_file_id)
+    assert [one["custom_id"] for one in output_lines] == [f"r{number}" for number in range(21)]
 
 
-@pytest.mark.parametrize("module_and_name", [(outputs, "sync_directory"), (store, "_replace")])
+@pytest.mark.parametrize("module_and_name", [(outputs, "sync_directory"), (store, "replace_file")])
 async def test_a_batch_waits_for_room_for_its_files(
     site: Served, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, module_and_name: tuple[Any, str]
 ) -> None:
@@ -79,7 +80,7 @@ async def test_a_batch_is_cancelled_while_it_waits_for_room(site: Served, monkey
     _, client = site
     made = await create(client, lines({}, {"do": "hang"}))
     await status(client, made, "in_progress")
-    disk = Disk(monkeypatch, journal, "_write")
+    disk = Disk(monkeypatch, journal, "write")
     waiting = await create(client, lines({}))
     await until(lambda: disk.refused > 0)
     await client.batches.cancel(waiting.id)
@@ -89,11 +90,11 @@ async def test_a_batch_is_cancelled_while_it_waits_for_room(site: Served, monkey
     await client.batches.cancel(made.id)
 
 
-async def test_what_is_no_full_disk_fails_the_batch(site: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_disk_error_other_than_full_fails_the_batch(site: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     _, client = site
     made = await create(client, lines({"sleep_s": 0.1}))
     await status(client, made, "in_progress")
-    Disk(monkeypatch, journal, "_write", errno.EIO)
+    Disk(monkeypatch, journal, "write", errno.EIO)
     ended = await status(client, made, *ENDED)
     assert ended.status == "failed" and ended.errors is not None and ended.errors.data is not None
     assert (ended.errors.data[0].code, ended.errors.data[0].message) == ("server_error", "[Errno 5] it is full")
@@ -102,7 +103,7 @@ async def test_what_is_no_full_disk_fails_the_batch(site: Served, monkeypatch: p
 async def test_a_batch_that_cant_be_kept_is_not_created(site: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     _, client = site
     file_id = await upload(client, lines({}))
-    disk = Disk(monkeypatch, store, "_replace")
+    disk = Disk(monkeypatch, store, "replace_file")
     with pytest.raises(InternalServerError, match="the server can't write this to its disk: it is full"):
         await client.batches.create(input_file_id=file_id, endpoint=URL, completion_window="24h")
     assert (await client.batches.list()).data == []

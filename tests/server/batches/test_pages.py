@@ -118,7 +118,7 @@ async def test_refusals_name_the_field(
 @pytest.mark.parametrize(
     ("changed", "param"),
     [
-        ({"endpoint": "/v1/embeddings"}, "endpoint"),
+        ({"endpoint": "/v1/images"}, "endpoint"),
         ({"completion_window": "1 day"}, "completion_window"),
         ({"input_file_id": "file-x"}, "input_file_id"),
         ({"metadata": {"a": "b" * 513}}, "metadata"),
@@ -135,7 +135,7 @@ async def test_a_batch_that_cant_be_created(site: Served, changed: dict[str, Any
     assert body["param"] == param and body["message"].startswith(f"{param}: ")
 
 
-async def test_what_is_kept_is_bounded(folder: Path) -> None:
+async def test_uploaded_files_are_bounded_in_number_and_size(folder: Path) -> None:
     async with serving(folder, batch_max_files=2, batch_max_bytes=1000, batch_max_file_bytes=5000) as (_, client):
         await upload(client, b"x" * 600)
         with pytest.raises(APIStatusError, match="batch_max_bytes"):
@@ -180,6 +180,21 @@ async def test_a_batch_is_answered(site: Served) -> None:
     assert (file.purpose, file.filename) == ("batch_output", f"{made.id}_output.jsonl")
 
 
+async def test_a_batchs_usage_sums_that_of_its_answers(site: Served) -> None:
+    _, client = site
+    plain = {"prompt_tokens": 9, "completion_tokens": 2}
+    told = plain | {
+        "prompt_tokens_details": {"cached_tokens": 4},
+        "completion_tokens_details": {"reasoning_tokens": 1},
+    }
+    made = await create(client, lines(*({"do": "usage", "usage": usage} for usage in (plain, told, told)), {}))
+    usage = (await status(client, made, *ENDED)).usage
+    assert usage is not None
+    assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (27, 6, 33)
+    assert usage.input_tokens_details.cached_tokens == 8
+    assert usage.output_tokens_details.reasoning_tokens == 2
+
+
 async def test_an_input_with_faults_fails(site: Served) -> None:
     _, client = site
     first = lines({"stream": True})
@@ -213,10 +228,10 @@ async def test_batches_are_listed_in_pages_the_newest_first(site: Served) -> Non
 async def test_a_batch_is_cancelled_with_what_it_has(site: Served) -> None:
     served, client = site
     made = await create(client, lines({}, *[{"do": "hang"}] * 5))
-    while (found := await status(client, made, "in_progress")).request_counts.completed == 0:  # type: ignore[union-attr]
+    while (batch := await status(client, made, "in_progress")).request_counts.completed == 0:  # type: ignore[union-attr]
         await asyncio.sleep(0.01)
     with pytest.raises(BadRequestError, match="which has not ended, reads this file"):
-        await client.files.delete(found.input_file_id)
+        await client.files.delete(batch.input_file_id)
     assert (await client.batches.cancel(made.id)).status == "cancelling"
     ended = await status(client, made, *ENDED)
     assert ended.status == "cancelled" and ended.cancelling_at and ended.cancelled_at
@@ -230,7 +245,7 @@ async def test_a_batch_is_cancelled_with_what_it_has(site: Served) -> None:
         await client.batches.cancel(made.id)
 
 
-async def test_so_many_batches_run_at_a_time(folder: Path) -> None:
+async def test_the_number_of_running_batches_is_bounded(folder: Path) -> None:
     async with serving(folder, batch_max_running=1) as (_, client):
         first = await create(client, lines({"do": "hang"}))
         await status(client, first, "in_progress")
@@ -317,7 +332,7 @@ async def test_a_server_that_ends_begins_no_batch(site: Served) -> None:
         await client.batches.create(input_file_id=file_id, endpoint=URL, completion_window="24h")
 
 
-async def test_one_server_has_a_directory(folder: Path) -> None:
+async def test_a_second_server_can_not_use_the_batch_directory(folder: Path) -> None:
     async with serving(folder):
         with pytest.raises(Exception, match="another server uses this directory"):
             async with serving(folder):

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import gzip
 import json
+import os
 import threading
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
@@ -25,13 +26,14 @@ from tests.server.in_process import InProcess
 LIMIT = 4 << 20
 BLOCK = b"x" * (64 << 10)
 HEAD = (
-    b"POST /v1/files HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=xy\r\n"
+    b"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=xy\r\n"
     b"%s\r\n\r\n--xy\r\nContent-Disposition: form-data; name=purpose\r\n\r\nbatch\r\n"
     b"--xy\r\nContent-Disposition: form-data; name=file; filename=a.jsonl\r\n\r\n"
 )
 FORM_BYTES = len(HEAD.partition(b"\r\n\r\n")[2])
 END = b"\r\n--xy--\r\n"
 CHUNKED = b"Transfer-Encoding: chunked"
+HEAD_OF_A_PART = b"--xy\r\nContent-Disposition: form-data; name=" + b"n" * 4000 + b"\r\n\r\n\r\n"
 
 
 @pytest.fixture
@@ -61,7 +63,7 @@ def files_of(folder: Path) -> list[str]:
     return [path.name for path in (folder / "files").iterdir()]
 
 
-async def test_what_arrives_is_not_held_in_memory(site: Site) -> None:
+async def test_an_upload_is_not_held_in_memory(site: Site) -> None:
     blocks = 48  # 3 MiB
     async with site.connect() as (reader, writer):
         tracemalloc.start()
@@ -90,7 +92,7 @@ async def test_a_length_that_is_too_long_is_refused_before_the_body(site: Site, 
     assert files_of(folder) == []
 
 
-async def test_what_has_no_length_is_refused_in_the_middle(site: Site, folder: Path) -> None:
+async def test_a_chunked_upload_is_refused_when_it_passes_the_limit(site: Site, folder: Path) -> None:
     async with site.connect() as (reader, writer):
         head, _, form = (HEAD % CHUNKED).partition(b"\r\n\r\n")
         writer.write(head + b"\r\n\r\n%x\r\n%b\r\n" % (len(form), form))
@@ -123,7 +125,7 @@ async def test_a_client_that_breaks_off_leaves_nothing(site: Site, folder: Path,
 
 
 def _nothing_arrives(site: Site) -> bool:
-    store = site.front_end.batches._store
+    store = site.front_end.batches.store
     return store is not None and store.held_bytes == 0
 
 
@@ -144,14 +146,14 @@ class Gate:
 
 async def test_a_slow_disk_delays_nobody_else(site: Site, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the client of the upload is not read from meanwhile."""
-    gate = Gate(monkeypatch, "_append")
+    gate = Gate(monkeypatch, "append")
     async with site.connect() as (reader, writer):
         writer.write(HEAD % sized(LIMIT))
         sending = asyncio.create_task(_send(writer, LIMIT))
         await until(gate.reached.is_set)
         assert (await site.post(do="echo")).status_code == 200
         assert (await site.client.get("/v1/files")).json()["data"] == []
-        store = site.front_end.batches._store
+        store = site.front_end.batches.store
         assert store is not None and store.held_bytes < incoming.BLOCK_BYTES + 2 * len(BLOCK)
         gate.opened.set()
         await sending
@@ -169,7 +171,7 @@ async def _send(writer: asyncio.StreamWriter, size: int) -> None:
 async def test_a_client_that_leaves_while_the_disk_writes(
     site: Site, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate = Gate(monkeypatch, "_append")
+    gate = Gate(monkeypatch, "append")
     async with site.connect() as (_, writer):
         writer.write(HEAD % sized(LIMIT) + 20 * BLOCK)
         await writer.drain()
@@ -178,17 +180,18 @@ async def test_a_client_that_leaves_while_the_disk_writes(
     await until(lambda: _nothing_arrives(site) and files_of(folder) == [])
 
 
-@pytest.mark.parametrize("method", ["_append", "_publish"])
-async def test_a_full_disk(site: Site, folder: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+@pytest.mark.parametrize("method", ["append", "publish"])
+async def test_a_full_disk(site: Site, folder: Path, monkeypatch: pytest.MonkeyPatch, method: str, code: int) -> None:
     def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(IncomingFile, method, full)
     async with site.connect() as (reader, writer):
         writer.write(HEAD % sized(20 * len(BLOCK)) + 20 * BLOCK + END)
         status, refused = await answer(reader)
-    assert (status, refused["error"]["code"]) == (500, "storage")
-    assert refused["error"]["message"] == "the server can't write this to its disk: No space left on device"
+    assert (status, refused["error"]["code"]) == (507, "storage")
+    assert refused["error"]["message"] == f"the server can't write this to its disk: {os.strerror(code)}"
     await until(lambda: files_of(folder) == [])
     assert (await site.client.get("/v1/files")).json()["data"] == []
 
@@ -255,6 +258,7 @@ FILE = ("file", ("a.jsonl", b"{}"))
         ([part("purpose", "batch"), FILE, FILE], 400, "file"),
         ([part("purpose", "batch"), part("sise", "3"), FILE], 400, "sise"),
         ([part("purpose", "batch"), part("x", "x" * MAX_FORM_BYTES), FILE], 413, None),
+        ([part("purpose", "batch"), FILE, *[part("x" * 12_000, "")] * 10], 413, None),
         (
             [
                 *(part("expires_after", "x"), part("expires_after[anchor]", "created_at"), FILE),
@@ -270,6 +274,20 @@ async def test_forms(site: Site, parts: list[Any], status: int, param: str | Non
     assert sent.status_code == status, sent.text
     if status != 200:
         assert sent.json()["error"]["param"] == param
+
+
+@pytest.mark.parametrize("junk", [HEAD_OF_A_PART, b"\r\n--xy\r\n", b"preamble"], ids=["names", "delimiters", "text"])
+async def test_form_fields_besides_the_file_are_bounded(site: Site, junk: bytes) -> None:
+    """Endless names without data, at a chunk each: they are counted, not kept."""
+    async with site.connect() as (reader, writer):
+        head, _, _ = (HEAD % CHUNKED).partition(b"--xy")
+        writer.write(head)
+        piece = junk * (8192 // len(junk) + 1)
+        for _ in range(16):
+            writer.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        status, said = await answer(reader)
+        assert (status, said["error"]["type"]) in ((413, "invalid_request_error"), (400, "invalid_request_error"))
+        assert site.front_end.bodies.held_bytes == 0
 
 
 async def test_the_client_that_sends_all_before_it_reads_sees_the_refusal(folder: Path) -> None:

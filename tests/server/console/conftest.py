@@ -28,11 +28,17 @@ TEMPLATE: Final = "{% for message in messages %}{{ message.content }}{% endfor %
 HANDLER: Final = """
 import logging
 
+from djl_python import Output
+
 
 def handle(inputs):
-    if not inputs.is_empty():
-        logging.getLogger("handler").debug("it was asked")
+    if inputs.is_empty():
+        return None
+    logging.getLogger("handler").debug("it was asked")
+    return Output()
 """
+#: A word that fits into no phone.
+LONG: Final = "long" * 20
 _WATCH = "addEventListener('securitypolicyviolation', (event) => console.error('policy: ' + event.violatedDirective))"
 
 #: Texts whose contrast with what is behind them is below WCAG's 4.5, with the ratio.
@@ -63,6 +69,24 @@ FAINT: Final = """() => {
     }
     return found;
 }"""
+#: Words in cells of tables that are broken, and so are in several lines.
+BROKEN: Final = """() => {
+    const found = [];
+    for (const cell of document.querySelectorAll("#app :is(td, th):not([colspan])")) {
+        if (!cell.checkVisibility()) continue;
+        const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+        for (let text = texts.nextNode(); text; text = texts.nextNode()) {
+            for (const { index, 0: word } of text.textContent.matchAll(/[^\\s\\-\\/]+/g)) {
+                const range = document.createRange();
+                range.setStart(text, index);
+                range.setEnd(text, index + word.length);
+                const lines = new Set([...range.getClientRects()].map(({ bottom }) => Math.round(bottom)));
+                if (lines.size > 1) found.push(word);
+            }
+        }
+    }
+    return found;
+}"""
 #: Controls without a name for those who don't see them.
 NAMELESS: Final = """() => [...document.querySelectorAll("button, input, select, textarea, a, summary")]
     .filter((one) => !(one.ariaLabel || one.labels?.length || one.textContent.trim())).map((one) => one.outerHTML)"""
@@ -88,12 +112,12 @@ def _shows(locator: Locator, count: int) -> None:
 def browser() -> Iterator[Browser]:
     """One for each module: as long as playwright's driver runs, no test in this process can have an event loop."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    found = next(filter(None, map(shutil.which, NAMES)), None)
-    if found is None:
+    executable = next(filter(None, map(shutil.which, NAMES)), None)
+    if executable is None:
         pytest.skip("there is no Chromium: apt-get install chromium")
     as_root = ["--no-sandbox"] if os.geteuid() == 0 else []
     with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=found, args=[*ARGUMENTS, *as_root])
+        started = driver.chromium.launch(executable_path=executable, args=[*ARGUMENTS, *as_root])
         yield started
         started.close()
 
@@ -168,7 +192,10 @@ def visit(browser: Browser) -> Iterator[Callable[..., Visit]]:
 def echo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = write_byte_tokenizer(tmp_path_factory.mktemp("models") / "echo")
     (path / "chat_template.jinja").write_text(TEMPLATE)
-    settings = f"option.model_id={path}\noption.rolling_batch={FAKE_ENGINE}\noption.fake_step_ms=20\n"
+    (path / "generation_config.json").write_text('{"do_sample": true, "temperature": 0.6, "top_k": 20}')
+    settings = (
+        f"option.model_id={path}\noption.rolling_batch={FAKE_ENGINE}\noption.fake_step_ms=20\noption.note={LONG}\n"
+    )
     (path / "serving.properties").write_text(settings)
     return path
 

@@ -95,6 +95,21 @@ def test_how_far_a_model_is_that_loads(server: RunningServer, gated: Path, manag
     shows_none(successor)
 
 
+def test_a_model_is_started_with_its_number_formats(
+    server: RunningServer, echo: Path, managed: Any, visit: Visits
+) -> None:
+    page = visit(server.url).open("models")
+    page.get_by_text("Start a model").click()
+    page.get_by_label("Path, URL or archive").fill(str(echo))
+    page.get_by_label("Name", exact=True).fill("started")
+    page.get_by_label("Number format").fill("fp32")
+    page.get_by_role("button", name="Start", exact=True).click()
+    card_of(page, "started").get_by_text("healthy", exact=True).wait_for()
+    page.get_by_role("link", name="Settings of started").click()
+    row = page.get_by_role("row", name="option.dtype").inner_text()
+    assert "fp32" in row and "registration" in row
+
+
 def test_why_a_worker_starts_again(server: RunningServer, gated: Path, managed: Any, visit: Visits) -> None:
     (gated / "open").touch()
     managed("POST", "/models", url=str(gated), model_name="killed")
@@ -150,9 +165,7 @@ def test_with_and_without_a_version_each_is_by_itself(
     assert (one.count(), other.count()) == (0, 1)
 
 
-def test_what_is_hostile_in_a_name_is_only_shown(
-    server: RunningServer, plain: Path, managed: Any, visit: Visits
-) -> None:
+def test_a_hostile_name_is_shown_as_text(server: RunningServer, plain: Path, managed: Any, visit: Visits) -> None:
     """Markup is text, and what would turn or hide a part of the text is an escape."""
     managed("POST", "/models", url=str(plain), model_name="<img~src=x>\u202eevil\x1b")
     visiting = visit(server.url)

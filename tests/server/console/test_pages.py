@@ -52,7 +52,21 @@ async def test_a_page_with_a_slash_behind_it_sends_browsers_to_the_page(path: st
         assert sent.url.join(sent.headers["location"]).path == path
 
 
-async def test_what_is_not_there_is_not_found() -> None:
+BROWSER = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
+
+
+async def test_the_root_leads_browsers_to_the_console_and_tells_programs_of_health() -> None:
+    async with running(placement=InProcess()) as site:
+        sent = await get(site, "/", BROWSER)
+        assert (sent.status_code, sent.content, sent.headers["vary"]) == (303, b"", "Accept")
+        assert sent.url.join(sent.headers["location"]).path == "/console"
+        assert (await site.client.head("/", headers=BROWSER)).status_code == 303
+        for accept in ("*/*", "application/json", "text/*"):
+            assert (await get(site, "/", {"accept": accept})).status_code == 200
+        assert (await get(site, "/health", BROWSER)).status_code == 200
+
+
+async def test_a_missing_file_of_the_console_is_a_404() -> None:
     async with running(placement=InProcess()) as site:
         for path in ("/console/none.js", "/console/vendor/none.js", "/console/vendor", "/console/..%2Fpages.py"):
             answer = await get(site, path)
@@ -64,9 +78,9 @@ async def test_the_state_is_that_of_the_models_and_their_workers() -> None:
         for model in site.models.values():
             await wait_ready(model)
         assert (await get(site, "/console/state")).headers["content-type"] == "application/json"
-        found = await state(site)
-        assert (found["manages"], found["generates"], found["several"]) == (True, True, True)
-        a, b = found["models"]
+        page = await state(site)
+        assert (page["manages"], page["generates"], page["several"]) == (True, True, True)
+        a, b = page["models"]
         assert (a["name"], a["status"], a["ready_workers"], a["all_workers"]) == ("a", "Healthy", 1, 1)
         assert [(one["name"], one["state"]) for one in a["operator"]["workers"]] == [("0", "ready")]
         assert a["operator"]["workers"][0]["pid"] == next(iter(site.registry.models)).replicas[0].pid
@@ -74,21 +88,22 @@ async def test_the_state_is_that_of_the_models_and_their_workers() -> None:
         assert "oops" in b["operator"]["failure"]
 
 
-async def test_who_does_not_manage_sees_no_paths_no_settings_and_no_log() -> None:
+async def test_visitors_who_do_not_manage_see_no_paths_settings_or_log() -> None:
     async with running(placement=InProcess()) as site:
-        found = await state(site, FROM_ELSEWHERE)
-        assert (found["manages"], found["generates"]) == (False, True)
-        assert found["models"][0]["operator"] is None
+        page = await state(site, FROM_ELSEWHERE)
+        assert (page["manages"], page["generates"]) == (False, True)
+        assert page["models"][0]["operator"] is None
         for path in ("/console/settings", "/console/log"):
             refused = await get(site, path, FROM_ELSEWHERE)
             assert refused.status_code == 403
             assert "management_access=open" in refused.json()["message"]
 
 
-async def test_who_manages_is_who_the_management_api_takes() -> None:
+async def test_the_console_manages_for_clients_of_the_management_api() -> None:
     async with running(management_access="open", placement=InProcess()) as site:
         assert (await state(site, FROM_ELSEWHERE))["manages"]
-        assert not (await state(site, {"origin": "http://elsewhere.example"}))["manages"]
+        refused = await site.client.get("/console/state", headers={"origin": "http://elsewhere.example"})
+        assert refused.status_code == 403
 
 
 async def test_settings_have_their_sources_and_no_secrets() -> None:
@@ -105,6 +120,13 @@ async def test_settings_have_their_sources_and_no_secrets() -> None:
         (passed_on,) = model["passed_on"]
         assert (passed_on["key"], passed_on["source"]) == ("option.api_key", "environment OPTION_API_KEY")
         assert "x-y-z" not in answer.text
+
+
+async def test_a_handler_without_defaults_has_an_empty_page_of_defaults() -> None:
+    async with running(model_config("a", "2"), placement=InProcess()) as site:
+        assert (await get(site, "/console/defaults/a/2")).json() == {}
+        for path in ("/console/defaults/a", "/console/defaults/b"):
+            assert (await get(site, path)).status_code == 404
 
 
 async def test_the_log_is_that_of_the_front_end_and_can_be_followed() -> None:
@@ -124,5 +146,6 @@ async def test_nothing_of_it_is_served_where_it_is_switched_off() -> None:
     async with running(console=False, placement=InProcess()) as site:
         for route in CONSOLE_ROUTES:
             assert (await get(site, route.path.replace("{file}", "app.js"))).status_code == 404
+        assert (await get(site, "/", BROWSER)).status_code != 303
         assert b"/console" not in (await get(site, "/openapi.json")).content
         assert "| `console` |" in settings_table()

@@ -51,24 +51,25 @@ def snippets(page: Any) -> dict[str, str]:
     """Each form of the request that is shown."""
     if page.locator(".snippets[open]").count() == 0:
         page.get_by_text("The same request as curl, Python or LMI").click()
-    found = {}
+    forms = {}
     for name in ("curl", "Python", "LMI"):
         page.get_by_label(name, exact=True).check()
-        found[name] = page.locator(".snippet").text_content()
-    return found
+        forms[name] = page.locator(".snippet").text_content()
+    return forms
 
 
 @pytest.mark.parametrize("streams", [True, False])
 def test_a_chat_is_the_same_elsewhere(demo: RunningServer, visit: Visits, streams: bool) -> None:
     page = visit(demo.url).open("playground")
     page.get_by_label("stream", exact=True).set_checked(streams)
+    page.get_by_label("Markdown", exact=True).uncheck()
     page.get_by_label("System prompt", exact=True).fill('It\'s you who "answers"\nbriefly.')
     text = ask(page, QUESTION, temperature="0", max_tokens="40", stop="patterns\nnobody")
     assert text.startswith("Deep learning is") and "patterns" not in text
-    found = snippets(page)
-    assert run(found["Python"], sys.executable, "-c").strip() == text.strip()
+    forms = snippets(page)
+    assert run(forms["Python"], sys.executable, "-c").strip() == text.strip()
     for name in ("curl", "LMI"):
-        assert said(run(found[name], "sh", "-c")).strip() == text.strip(), name
+        assert said(run(forms[name], "sh", "-c")).strip() == text.strip(), name
 
 
 @pytest.mark.parametrize("streams", [True, False])
@@ -78,11 +79,11 @@ def test_a_completion_is_the_same_elsewhere(demo: RunningServer, visit: Visits, 
     page.get_by_label("stream", exact=True).set_checked(streams)
     page.get_by_text("more parameters").click()
     text = ask(page, QUESTION, temperature="0", min_p="0.1", seed="7", logit_bias='{"5": -1}')
-    found = snippets(page)
-    assert "extra_body={" in found["Python"]
-    assert run(found["Python"], sys.executable, "-c").strip() == text.strip()
-    assert said(run(found["curl"], "sh", "-c")) == text
-    assert said(run(found["LMI"], "sh", "-c")) == text
+    forms = snippets(page)
+    assert "extra_body={" in forms["Python"]
+    assert run(forms["Python"], sys.executable, "-c").strip() == text.strip()
+    assert said(run(forms["curl"], "sh", "-c")) == text
+    assert said(run(forms["LMI"], "sh", "-c")) == text
     shows_one(page.get_by_text("LMI has no logit_bias."))
 
 
@@ -170,7 +171,7 @@ def test_images_for_a_model_that_takes_them(tmp_path: Path, visit: Visits) -> No
 @pytest.mark.parametrize("size", ["desktop", "phone"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_pictures(demo: RunningServer, visit: Visits, scheme: str, size: str) -> None:
-    """Of every view, for whoever changes it to look at (build/console); nothing of them is wider than the screen."""
+    """Pictures of every view, to look at after a change (build/console); no view is wider than the screen."""
     viewport = {"width": 1280, "height": 900} if size == "desktop" else {"width": 360, "height": 740}
     visiting = visit(demo.url, color_scheme=scheme, viewport=viewport)
     page = visiting.open("charts")

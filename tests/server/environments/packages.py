@@ -12,9 +12,10 @@ from pathlib import Path
 import msgspec
 
 import djl_python
-from djl_python.config import ModelConfig, ServerConfig, load_model_config, parse_model_spec
+from djl_python.config import ModelConfig, ServerConfig, parse_model_spec
+from djl_python.sources import load_model_config
 
-#: Of a source archive: its own backend, so that nothing has to be fetched to build it.
+#: A source archive's, which has its own backend: nothing has to be fetched to build it.
 PYPROJECT = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
 
 
@@ -69,9 +70,9 @@ def bare_interpreter(folder: Path, *packages: str) -> Path:
     (site,) = folder.glob("lib/*/site-packages")
     ours = Path(msgspec.__file__).parents[1]
     for name in packages:
-        found = [path for path in ours.iterdir() if path.name == name or path.name.startswith(f"{name}-")]
-        assert found, name
-        for path in found:
+        paths = [path for path in ours.iterdir() if path.name == name or path.name.startswith(f"{name}-")]
+        assert paths, name
+        for path in paths:
             (site / path.name).symlink_to(path)
     return folder / "bin" / "python"
 

@@ -75,7 +75,7 @@ async def test_an_engine_is_installed_once_and_found(tmp_path: Path, links: Path
 
 
 @pytest.mark.slow
-async def test_what_fails_says_pips_last_lines_and_leaves_nothing(
+async def test_a_failed_installation_reports_pips_last_lines_and_leaves_nothing(
     tmp_path: Path, links: Path, deep: Distribution
 ) -> None:
     with pytest.raises(ModelLoadError) as caught:
@@ -96,7 +96,9 @@ def test_every_engine_is_listed_with_what_brings_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["auto", "nonsense", "mine:Engine"])
-def test_what_can_not_be_installed_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_can_not_be_installed_is_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DJL_CACHE_DIR", str(tmp_path))
     with pytest.raises(
         ConfigError, match=f"engine '{name}' can't be installed; expected one of vllm, deepspeed, trtllm"
@@ -110,7 +112,7 @@ def test_the_command_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert capsys.readouterr().out == engines_listed(str(tmp_path))
 
 
-def test_what_is_not_made_for_this_machine_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_without_packages_for_the_machine_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DJL_CACHE_DIR", str(tmp_path))
     with pytest.raises(ConfigError, match="'trtllm' has no packages for cpu; --device cuda installs it for that"):
         main(["install", "trtllm", "--device", "cpu"])

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from djl_python.config import ENVIRONMENT_STAMP as STAMP
@@ -16,6 +15,7 @@ from djl_python.config import ModelConfig, worker_environment
 from djl_python.core.errors import ModelLoadError
 from djl_python.ipc.protocol import Status
 from djl_python.server.environments import plan_of, prepare
+from tests.processes import until_ended
 from tests.server.environments.packages import (
     WORKERS,
     bare_interpreter,
@@ -65,7 +65,7 @@ def environments(folder: Path) -> list[Path]:
     return sorted(path for path in (folder / "cache" / "venvs").glob("*") if path.is_dir())
 
 
-async def test_what_is_made_is_used_again(model: Model, tmp_path: Path, heard: list[Status]) -> None:
+async def test_an_environment_is_used_again(model: Model, tmp_path: Path, heard: list[Status]) -> None:
     made = await prepare(model("m", "cow==1\n"), heard.append)
     program = "import cow, djl_python.handlers.checks as ours; print(cow.VERSION, ours.__name__)"
     assert printed(made, program) == "1 djl_python.handlers.checks"
@@ -130,15 +130,12 @@ async def test_a_model_that_is_given_up_takes_its_pip_along(model: Model, links:
     preparing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await preparing
-    building = int(began.read_text())
-    async with asyncio.timeout(10):
-        while psutil.pid_exists(building) and psutil.Process(building).status() != psutil.STATUS_ZOMBIE:
-            await asyncio.sleep(0.01)
+    await until_ended(int(began.read_text()))
     assert environments(tmp_path) == []
 
 
 @pytest.mark.slow
-async def test_what_a_killed_server_has_left_is_not_taken_for_complete(
+async def test_a_killed_servers_environment_is_not_taken_for_complete(
     model: Model, links: Path, tmp_path: Path, heard: list[Status]
 ) -> None:
     began, go = tmp_path / "began", tmp_path / "go"
@@ -187,7 +184,7 @@ async def test_packages_that_the_model_brings(model: Model, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-async def test_what_workers_need_must_not_be_replaced(model: Model, links: Path, tmp_path: Path) -> None:
+async def test_requirements_may_not_replace_packages_of_workers(model: Model, links: Path, tmp_path: Path) -> None:
     write_wheel(links, "msgspec", "0.18")
     with pytest.raises(ModelLoadError) as raised:
         await prepare(model("m", "msgspec<0.19\n"), lambda _: None)
@@ -211,7 +208,9 @@ async def test_the_interpreters_own_packages_are_changed_where_the_user_says_so(
 
 
 @pytest.mark.slow
-async def test_what_an_interpreter_lacks_is_installed_beside_it(model: Model, links: Path, tmp_path: Path) -> None:
+async def test_packages_that_an_interpreter_lacks_are_installed_beside_it(
+    model: Model, links: Path, tmp_path: Path
+) -> None:
     python = bare_interpreter(tmp_path / "python", "pip", "attrs", "attr")
     before = packages_of(tmp_path / "python")
     write_wheel(links, "msgspec", "0.21")
@@ -231,7 +230,7 @@ async def test_what_an_interpreter_lacks_is_installed_beside_it(model: Model, li
 @pytest.mark.slow
 async def test_torch_comes_with_requirements_or_not_at_all(model: Model, links: Path, tmp_path: Path) -> None:
     python = bare_interpreter(tmp_path / "python", *WORKERS, "pip", "numpy", "numpy.libs", "psutil", "jinja2")
-    for name, version in (("accelerate", "1.1"), ("llguidance", "1.9"), ("transformers", "5.23")):
+    for name, version in (("accelerate", "1.1"), ("llguidance", "1.9"), ("transformers", "5.9")):
         write_wheel(links, name, version, "torch")
     write_wheel(links, "torch", "2.7")
     config = model("m", "cow\n", f"option.pythonExecutable={python}\noption.entryPoint=djl_python.huggingface")

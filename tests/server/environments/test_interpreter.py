@@ -46,7 +46,7 @@ def script(folder: Path, text: str) -> str:
     return path.name
 
 
-def test_what_setup_cfg_says_is_what_interpreters_are_asked_for() -> None:
+def test_interpreters_are_checked_for_what_setup_cfg_requires() -> None:
     setup = configparser.ConfigParser()
     setup.read(OURS.parent / "setup.cfg")
     assert setup["options"]["python_requires"] == f">={'.'.join(map(str, LEAST_PYTHON))}"
@@ -60,7 +60,8 @@ def test_what_setup_cfg_says_is_what_interpreters_are_asked_for() -> None:
 
 def test_a_worker_imports_no_more_than_it_is_said_to_need(tmp_path: Path) -> None:
     """What djl_python itself imports, of what is installed."""
-    sources = [*OURS.glob("*.py"), *(OURS / "worker").glob("*.py"), *(OURS / "usercode").glob("*.py")]
+    folders = (OURS, OURS / "compat", OURS / "worker", OURS / "usercode")
+    sources = [path for folder in folders for path in folder.glob("*.py")]
     words = {word for path in sources for word in re.findall(r"(?m)^(?:import|from) (\w+)", path.read_text())}
     foreign = words - sys.stdlib_module_names - {"numpy"}  # which a handler of arrays brings
     assert foreign == {name_of(need) for need in PROCESS_NEEDS}
@@ -79,26 +80,30 @@ def test_versions_are_compared(version: str | None, lacks: bool) -> None:
 
 
 def test_the_servers_own_has_what_workers_need(named: Named) -> None:
-    found = interpreter_of(named(""), os.environ, (*PROCESS_NEEDS, *BUILT_IN_NEEDS))
-    assert (found.executable, found.version, found.prefix) == (sys.executable, sys.version_info[:3], sys.prefix)
-    assert found.lacks((*PROCESS_NEEDS, *BUILT_IN_NEEDS)) == ()
-    assert found.versions["msgspec"] == msgspec.__version__
+    interpreter = interpreter_of(named(""), os.environ, (*PROCESS_NEEDS, *BUILT_IN_NEEDS))
+    assert (interpreter.executable, interpreter.version, interpreter.prefix) == (
+        sys.executable,
+        sys.version_info[:3],
+        sys.prefix,
+    )
+    assert interpreter.lacks((*PROCESS_NEEDS, *BUILT_IN_NEEDS)) == ()
+    assert interpreter.versions["msgspec"] == msgspec.__version__
 
 
 def test_a_name_is_looked_for_on_the_path_of_the_workers(named: Named, tmp_path: Path) -> None:
     name = script(tmp_path, f'exec {sys.executable} "$@"')
-    found = interpreter_of(named(name), {**os.environ, "PATH": f"{tmp_path}:/usr/bin:/bin"}, ())
-    assert found.executable == str(tmp_path / name)
+    interpreter = interpreter_of(named(name), {**os.environ, "PATH": f"{tmp_path}:/usr/bin:/bin"}, ())
+    assert interpreter.executable == str(tmp_path / name)
     assert interpreter_of(named(f"./{name}"), os.environ, ()).executable == str(tmp_path / name)  # of the model
 
 
-def test_one_that_prints_when_it_starts(named: Named, tmp_path: Path) -> None:
+def test_an_interpreter_that_prints_at_its_start_is_taken(named: Named, tmp_path: Path) -> None:
     name = script(tmp_path, f'echo welcome\n{sys.executable} "$@"\n')
     assert interpreter_of(named(f"./{name}"), os.environ, ()).version == sys.version_info[:3]
 
 
 @pytest.mark.parametrize("version", [[2, 7, 18], [3, 11, 3]])
-def test_one_that_is_too_old_is_refused_in_a_line(named: Named, tmp_path: Path, version: list[int]) -> None:
+def test_an_interpreter_too_old_is_refused_in_a_line(named: Named, tmp_path: Path, version: list[int]) -> None:
     old = json.dumps({"version": version, "build": "", "prefix": "/old"})
     name = script(tmp_path, f"echo '{old}'")
     with pytest.raises(ModelLoadError) as raised:
@@ -120,7 +125,9 @@ def test_one_that_is_too_old_is_refused_in_a_line(named: Named, tmp_path: Path, 
         ("echo '{}'", "is no Python interpreter that works: status 0"),
     ],
 )
-def test_one_that_does_not_work(named: Named, tmp_path: Path, text: str | None, problem: str) -> None:
+def test_a_broken_interpreter_is_refused_with_the_reason(
+    named: Named, tmp_path: Path, text: str | None, problem: str
+) -> None:
     name = "python" if text is None else script(tmp_path, text)
     with pytest.raises(ModelLoadError) as raised:
         interpreter_of(named(f"./{name}"), os.environ, ())
@@ -129,7 +136,7 @@ def test_one_that_does_not_work(named: Named, tmp_path: Path, text: str | None, 
     assert message.endswith(problem) and "\n" not in message
 
 
-def test_what_the_handler_needs(tmp_path: Path) -> None:
+def test_only_built_in_handlers_need_their_packages(tmp_path: Path) -> None:
     config = ModelConfig(name="m", path=str(tmp_path))
     own = msgspec.structs.replace(config, option=Options(entry_point="some.module"))
     assert needs_of(config) == (*PROCESS_NEEDS, *BUILT_IN_NEEDS) and needs_of(own) == PROCESS_NEEDS

@@ -29,7 +29,7 @@ def model(tmp_path: Path) -> Path:
     return directory
 
 
-def found(directory: Path) -> Requirements:
+def read_requirements(directory: Path) -> Requirements:
     requirements = requirements_of(ModelConfig(name="m", path=str(directory)))
     assert requirements is not None
     return requirements
@@ -51,33 +51,33 @@ def test_nothing_is_asked_for(model: Path) -> None:
         *("wheels/new.whl", "editable/setup.py"),
     ],
 )
-def test_whatever_is_installed_makes_another_environment(model: Path, file: str) -> None:
-    before = found(model).digest()
-    assert found(model).digest() == before
+def test_a_changed_requirement_makes_another_environment(model: Path, file: str) -> None:
+    before = read_requirements(model).digest()
+    assert read_requirements(model).digest() == before
     with (model / file).open("a") as opened:
         opened.write("# changed")
-    assert found(model).digest() != before
+    assert read_requirements(model).digest() != before
 
 
 def test_other_files_do_not(model: Path) -> None:
-    before = found(model).digest()
+    before = read_requirements(model).digest()
     (model / "model.py").write_text("changed")
-    assert found(model).digest() == before
+    assert read_requirements(model).digest() == before
 
 
 def test_a_directory_that_is_elsewhere_has_the_same_requirements(model: Path, tmp_path: Path) -> None:
     (model / "requirements.txt").write_text("cowsay\n-r more.txt\n")
-    before = found(model).digest()
-    assert found(model.rename(tmp_path / "elsewhere")).digest() == before
+    before = read_requirements(model).digest()
+    assert read_requirements(model.rename(tmp_path / "elsewhere")).digest() == before
 
 
-def test_what_can_not_be_read_is_named(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_requirements_file_is_named(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path) -> bytes:
         raise PermissionError(13, "Permission denied", str(path))
 
-    requirements = found(model)
+    requirements = read_requirements(model)
     monkeypatch.setattr(Path, "read_bytes", refuse)
     with pytest.raises(ModelLoadError, match=r"^/.*/requirements\.txt: Permission denied$"):
-        found(model)
+        read_requirements(model)
     with pytest.raises(ModelLoadError, match=r"^/.*/requirements\.txt: Permission denied$"):
         requirements.digest()

@@ -7,14 +7,17 @@ from djl_python.server.http.base_headers import BaseHeaders
 def test_an_answer_has_a_date_of_its_own_and_no_more() -> None:
     base = BaseHeaders(ServerConfig())
     headers = base.now()
-    assert list(headers) == ["Date"] and parsedate_to_datetime(headers["Date"])
+    assert list(headers) == ["Date", "X-Content-Type-Options"] and parsedate_to_datetime(headers["Date"])
     headers["X"] = "y"
     assert "X" not in base.now()
     assert base.request_id == ServerConfig().request_id_header_key
 
 
-def test_cors_headers_come_with_an_origin() -> None:
-    assert list(BaseHeaders(ServerConfig(cors_allowed_methods="GET")).now()) == ["Date"]
-    headers = BaseHeaders(ServerConfig(cors_allowed_origin="*", cors_allowed_methods="GET")).now()
-    assert headers["Access-Control-Allow-Origin"] == "*" and headers["Access-Control-Allow-Methods"] == "GET"
-    assert "Access-Control-Allow-Headers" not in headers
+def test_browsers_are_told_to_take_an_answer_for_what_it_says() -> None:
+    assert BaseHeaders(ServerConfig()).now()["X-Content-Type-Options"] == "nosniff"
+
+
+def test_an_allowed_origin_may_read() -> None:
+    base = BaseHeaders(ServerConfig(cors_allowed_origin="https://a.example"))
+    assert base.now("https://a.example")["Access-Control-Allow-Origin"] == "https://a.example"
+    assert "Access-Control-Allow-Origin" not in base.now("https://b.example")

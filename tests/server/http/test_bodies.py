@@ -8,7 +8,7 @@ import httpx
 
 from tests.server.harness import Site, model_config, running, until
 
-HEAD = b"POST /invocations HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+HEAD = b"POST /invocations HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
 
 
 async def echo(site: Site, size: int, sleep_s: float = 0) -> httpx.Response:
@@ -36,7 +36,7 @@ async def test_more_than_may_be_held_is_refused_and_what_a_worker_has_does_not_c
         assert bodies.held_bytes == 0
 
 
-async def test_who_leaves_while_it_waits_holds_nothing() -> None:
+async def test_a_disconnected_waiting_client_holds_no_body() -> None:
     async with running(model_config(properties={"capacity": "1"})) as site:
         first = asyncio.create_task(echo(site, 100, sleep_s=0.5))
         await until(lambda: site.model.pool.in_flight == 1)

@@ -39,7 +39,7 @@ async def test_a_worker_gets_what_the_body_stands_for(coding: str, content: byte
         assert site.front_end.bodies.held_bytes == 0
 
 
-async def test_so_does_a_page() -> None:
+async def test_a_page_takes_a_compressed_body() -> None:
     async with running() as site:
         assert (
             await send(site, gzip.compress(b'{"ready": true}', mtime=0), path="/v2/repository/index")
@@ -49,7 +49,7 @@ async def test_so_does_a_page() -> None:
 async def test_a_body_that_arrives_byte_by_byte_is_decoded() -> None:
     async with running() as site, site.connect() as (reader, writer):
         content = gzip.compress(ORDER, mtime=0)
-        head = "POST /invocations HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
+        head = "POST /invocations HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
         writer.write((head % len(content)).encode())
         for byte in content:
             writer.write(bytes([byte]))
@@ -78,7 +78,7 @@ async def test_a_damaged_body_is_refused_in_the_dialects_shape(content: bytes, s
         assert (await site.post(do="echo")).status_code == 200
 
 
-async def test_what_it_stands_for_may_not_be_longer_than_others() -> None:
+async def test_a_decompressed_body_has_the_limit_of_others() -> None:
     async with running(max_request_size=1_000_000) as site:
         for length in (1_000_001, 1 << 28):
             bomb = _zeros(length)

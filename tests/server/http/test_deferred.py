@@ -78,7 +78,7 @@ async def test_more_than_its_worker_may_be_ahead_is_taken() -> None:
         assert len((await fetch(site, token))[1]) == 2_000_000
 
 
-async def test_what_fails_is_told_by_the_answer() -> None:
+async def test_a_deferred_failure_is_in_the_fetched_answer() -> None:
     async with running(model_config(option={"predict_timeout": 0.2})) as site:
         statuses, body, answer = await fetch(site, await ask(site, do="hang"))
         direct = await site.post(do="hang")
@@ -101,7 +101,7 @@ async def test_a_worker_that_dies_fails_what_it_had_and_the_rest_is_answered_by_
         assert (await fetch(site, waiting))[0][-1] == 200
 
 
-async def test_what_is_not_admitted_is_told_at_once() -> None:
+async def test_a_refused_deferred_request_is_answered_at_once() -> None:
     async with running(model_config(job_queue_size=1, properties={"capacity": "1"})) as site:
         token = await ask(site, do="echo", sleep_s=0.3)
         await ask(site, do="echo")

@@ -26,3 +26,13 @@ async def test_answers_on_their_way_are_waited_for_but_not_for_ever() -> None:
     sent.set_result(None)
     await waiting
     await draining.wait_sent()
+
+
+async def test_waits_for_models_are_cancelled_when_the_end_begins() -> None:
+    draining, loop = Draining(), asyncio.get_running_loop()
+    ended, waits = loop.create_future(), loop.create_future()
+    draining.waiting(ended)
+    draining.waiting(waits)
+    ended.set_result(None)
+    draining.begin()
+    assert draining.begun and waits.cancelled() and not ended.cancelled()

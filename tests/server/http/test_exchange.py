@@ -11,7 +11,7 @@ import pytest
 
 from tests.server.harness import Site, model_config, running, until
 
-POST = b"POST /invocations HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n%s\r\n%s"
+POST = b"POST /invocations HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n%s\r\n%s"
 
 
 def request(order: Mapping[str, object], headers: bytes = b"") -> bytes:
@@ -150,7 +150,7 @@ async def test_a_broken_answer_looks_like_one() -> None:
         assert got == b"a,b"
 
 
-async def test_one_piece_may_be_larger_than_what_may_pile_up() -> None:
+async def test_a_piece_larger_than_the_send_buffer_is_sent() -> None:
     async with running() as site:
         answer = await site.post(do="stream", n=1, size=12 << 20)
         assert answer.status_code == 200 and len(answer.content) > 12 << 20
@@ -176,7 +176,7 @@ async def test_a_full_queue_answers_at_once_with_retry_after() -> None:
 )
 async def test_a_head_that_is_too_long_is_answered(head: bytes) -> None:
     async with running() as site, site.connect() as (reader, writer):
-        writer.write(b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n")
+        writer.write(b"GET /ping HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert (await head_of(reader)).startswith("HTTP/1.1 200 ")
         writer.write(head % (b"a" * 70_000))
         rest = await reader.read()
@@ -207,7 +207,9 @@ async def pieces(number: int) -> AsyncIterator[bytes]:
 
 async def test_a_client_that_asks_first_is_refused_before_it_sends() -> None:
     async with running(max_request_size=1000) as site, site.connect() as (reader, writer):
-        writer.write(b"POST /invocations HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\nExpect: 100-continue\r\n\r\n")
+        writer.write(
+            b"POST /invocations HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000\r\nExpect: 100-continue\r\n\r\n"
+        )
         head = await head_of(reader)
         assert head.startswith("HTTP/1.1 413 ") and "Connection: close" in head
         assert "max_request_size" in json.loads(await reader.read())["message"]  # and nothing is behind it
@@ -227,7 +229,7 @@ async def test_a_page_takes_a_short_body_only() -> None:
 
 async def test_a_request_that_no_frame_takes_is_refused_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(model_config(properties={"capacity": "1"})) as site:
-        monkeypatch.setattr("djl_python.ipc.protocol.MAX_FRAME_BYTES", 10_000)
+        monkeypatch.setattr("djl_python.ipc.framing.MAX_FRAME_BYTES", 10_000)
         others = [asyncio.create_task(site.post(do="echo", sleep_s=0.1)) for _ in range(2)]
         await until(lambda: site.model.pool.busy == 2)
         for _ in range(2):  # one that waits, and one that goes to the worker at once
@@ -261,14 +263,14 @@ async def test_a_request_without_one_host_is_refused_in_its_dialects_shape(
 @pytest.mark.parametrize("target", [b"http://[a/invocations", b"//[://b"])
 async def test_a_target_that_is_no_url_costs_nothing(target: bytes, caplog: pytest.LogCaptureFixture) -> None:
     async with running() as site, site.connect() as (reader, writer):
-        writer.write(b"PUT %b HTTP/1.1\r\nHost: x\r\n\r\n" % target)
+        writer.write(b"PUT %b HTTP/1.1\r\nHost: localhost\r\n\r\n" % target)
         assert (await head_of(reader)).startswith("HTTP/1.1 40")
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 async def test_a_client_that_closes_among_other_options_is_told_so() -> None:
     async with running() as site, site.connect() as (reader, writer):
-        writer.write(b"GET /ping HTTP/1.1\r\nHost: x\r\nConnection: TE, Close\r\n\r\n")
+        writer.write(b"GET /ping HTTP/1.1\r\nHost: localhost\r\nConnection: TE, Close\r\n\r\n")
         assert "Connection: close" in await head_of(reader)
         await asyncio.wait_for(reader.read(), 5)
 
@@ -285,7 +287,7 @@ async def test_a_body_that_is_held_back_is_asked_for_in_any_spelling(version: by
 
 
 @pytest.mark.parametrize("order", [{"do": "stream", "n": 1}, {"do": "break"}])
-async def test_whoever_does_not_take_an_answer_is_left(order: dict[str, object]) -> None:
+async def test_a_client_that_does_not_read_is_disconnected(order: dict[str, object]) -> None:
     size = 7_000_000
     async with running(idle_timeout_s=0.3) as site, site.connect() as (reader, writer):
         transport = writer.transport
@@ -312,14 +314,14 @@ async def test_a_request_behind_a_connections_last_answer_is_not_served() -> Non
 async def test_a_path_may_come_with_its_host() -> None:
     async with running() as site, site.connect() as (reader, writer):
         body = b'{"do": "echo"}'
-        head = b"POST http://x/invocations?a=1 HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+        head = b"POST http://x/invocations?a=1 HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
         writer.write(head + body)
         assert (await head_of(reader)).startswith("HTTP/1.1 200 ")
 
 
 async def test_a_length_of_thousands_of_digits_is_too_large() -> None:
     async with running() as site, site.connect() as (reader, writer):
-        writer.write(b"POST /invocations HTTP/1.1\r\nHost: x\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n")
+        writer.write(b"POST /invocations HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n")
         assert (await head_of(reader)).startswith("HTTP/1.1 413 ")
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from tests.server.harness import running, until
 
-CHUNKED = b"POST /predictions/m HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
-PIPELINED = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
+CHUNKED = b"POST /predictions/m HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+PIPELINED = b"GET /ping HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 async def answer_of(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
@@ -45,7 +45,7 @@ async def test_extensions_and_trailers_are_read_and_ignored(body: bytes, in_piec
         status, _, said = await answer_of(reader)
         assert status == 200
         got = json.loads(said)
-        assert got["headers"]["host"] == "x" and "x-sum" not in got["headers"]
+        assert got["headers"]["host"] == "localhost" and "x-sum" not in got["headers"]
         assert (await answer_of(reader))[0] == 200  # the request behind it begins where it begins
 
 
@@ -65,25 +65,27 @@ MALFORMED = [
     (CHUNKED.replace(b"chunked", b"chunked\r\nContent-Length: 3"), "Content-Length"),
     (CHUNKED.replace(b"chunked", b"gzip"), "Transfer-Encoding"),
     (CHUNKED.replace(b"1.1", b"1.0").replace(b"chunked", b"gzip"), "Transfer-Encoding"),
-    (CHUNKED.replace(b"1.1", b"1.0").replace(b"Host: x", b"Connection: keep-alive"), "Transfer-Encoding"),
+    (CHUNKED.replace(b"1.1", b"1.0").replace(b"Host: localhost", b"Connection: keep-alive"), "Transfer-Encoding"),
     (CHUNKED.replace(b"Transfer-Encoding: chunked", b"Content-Length: 1, 2"), "Content-Length"),
     (CHUNKED.replace(b"Transfer-Encoding: chunked", b"Content-Length: -1"), "Content-Length"),
-    (CHUNKED.replace(b"Host: x", b"no header"), "header"),
+    (CHUNKED.replace(b"Host: localhost", b"no header"), "header"),
     (CHUNKED.replace(b"HTTP/1.1", b"HTTP/3"), "HTTP"),
     (b"\x16\x03\x01\x02\x00 TLS? \r\n\r\n", "HTTP"),
 ]
 
 
 @pytest.mark.parametrize(("sent", "why"), MALFORMED, ids=range(len(MALFORMED)))
-async def test_what_is_no_http_is_refused_in_words(sent: bytes, why: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_request_that_is_no_http_is_refused_with_the_reason(
+    sent: bytes, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """And what comes behind it is not served: it may be meant as a part of it."""
     caplog.set_level(logging.INFO, "djl_python.access")
     async with running() as site, site.connect() as (reader, writer):
         writer.write(sent + PIPELINED)
         status, headers, said = await answer_of(reader)
         assert (status, headers["connection"]) == (400, "close")
-        found = json.loads(said)
-        message = found["message"] if "message" in found else found["error"]
+        body = json.loads(said)
+        message = body["message"] if "message" in body else body["error"]
         assert message.startswith("the request is no valid HTTP: ") and why in message
         assert await reader.read() == b""
         assert re.fullmatch(r'.* "(POST /predictions/m| \*)" 400 \d+ ms', caplog.messages[-1])
@@ -102,11 +104,11 @@ SHAPES: list[tuple[bytes, dict[str, Any]]] = [
 @pytest.mark.parametrize("broken", [b"Content-Length: x\r\n\r\n", b"\x00: 1\r\n\r\n"], ids=["body", "head"])
 async def test_the_refusal_has_the_shape_of_its_path(path: bytes, shape: dict[str, Any], broken: bytes) -> None:
     async with running() as site, site.connect() as (reader, writer):
-        writer.write(b"POST %s HTTP/1.1\r\nHost: x\r\n%s" % (path, broken))
+        writer.write(b"POST %s HTTP/1.1\r\nHost: localhost\r\n%s" % (path, broken))
         status, _, said = await answer_of(reader)
-        found = json.loads(said)
+        body = json.loads(said)
         assert status == 400
-        error = found["error"] if isinstance(found.get("error"), dict) else found
+        error = body["error"] if isinstance(body.get("error"), dict) else body
         assert "no valid HTTP" in (error.get("message") or error.get("error"))
         wanted = shape.get("error", shape)
         assert {name: error[name] for name in wanted} == wanted
@@ -119,7 +121,7 @@ async def test_a_refusal_waits_for_the_answer_before_it(caplog: pytest.LogCaptur
         with socket.create_connection(("127.0.0.1", site.port)) as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 17)
             body = b'{"do": "stream", "n": 20, "size": 100000}'
-            head = b"POST /invocations HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+            head = b"POST /invocations HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
             client.sendall(head + body + b"GET /%s HTTP/1.1\r\n" % (b"a" * 70_000))
             await until(lambda: any('" 431 ' in message for message in caplog.messages))
             client.setblocking(False)
@@ -136,7 +138,9 @@ async def test_a_client_that_ends_its_side_has_gone() -> None:
     """As with nginx and most others: whether it has half-closed or gone can't be seen before an answer is written."""
     async with running() as site, site.connect() as (reader, writer):
         body = b'{"do": "hang"}'
-        writer.write(b"POST /invocations HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        writer.write(
+            b"POST /invocations HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+        )
         await until(lambda: site.model.pool.busy == 1)
         writer.write_eof()
         await until(lambda: site.model.pool.busy == 0)

@@ -8,7 +8,7 @@ import pytest
 
 from djl_python.config import Address
 from djl_python.core.errors import ConfigError
-from djl_python.server.http.listening import Listener, allow_descriptors
+from djl_python.server.http.listening import SocketListener, allow_descriptors
 
 
 def unix(path: Path) -> Address:
@@ -16,7 +16,7 @@ def unix(path: Path) -> Address:
 
 
 def test_a_bound_port_is_not_open_until_told() -> None:
-    listener = Listener(Address("127.0.0.1", 0))
+    listener = SocketListener(Address("127.0.0.1", 0))
     address = listener.address
     assert address.port > 0
     with pytest.raises(ConnectionRefusedError):
@@ -27,22 +27,22 @@ def test_a_bound_port_is_not_open_until_told() -> None:
 
 
 def test_a_name_with_several_addresses_has_one_port() -> None:
-    listener = Listener(Address("localhost", 0))
+    listener = SocketListener(Address("localhost", 0))
     assert len({sock.getsockname()[1] for sock in listener.sockets}) == 1
     listener.close()
 
 
 def test_a_taken_port_is_a_configuration_error() -> None:
-    listener = Listener(Address("127.0.0.1", 0))
+    listener = SocketListener(Address("127.0.0.1", 0))
     listener.listen()
     with pytest.raises(ConfigError, match=f"{listener.address} is in use by another process"):
-        Listener(listener.address)
+        SocketListener(listener.address)
     listener.close()
 
 
 def test_of_two_servers_that_are_bound_at_once_the_second_is_told() -> None:
-    first = Listener(Address("127.0.0.1", 0))
-    second = Listener(first.address)
+    first = SocketListener(Address("127.0.0.1", 0))
+    second = SocketListener(first.address)
     first.listen()
     with pytest.raises(ConfigError, match=f"{first.address} is in use by another process"):
         second.listen()
@@ -63,31 +63,31 @@ def test_descriptors_are_as_many_as_there_may_be() -> None:
 @pytest.mark.parametrize("address", [Address("192.0.2.1", 0), Address("no.such.host.invalid", 0)])
 def test_an_address_that_is_not_ours_is_a_configuration_error(address: Address) -> None:
     with pytest.raises(ConfigError, match="can't listen on"):
-        Listener(address)
+        SocketListener(address)
 
 
 def test_a_unix_socket_is_refused_to_others_from_its_binding_on(tmp_path: Path) -> None:
     address = unix(tmp_path / "s")
-    listener = Listener(address)
+    listener = SocketListener(address)
     with pytest.raises(ConfigError, match=f"{address} is in use by another process"):
-        Listener(address)
+        SocketListener(address)
     listener.listen()
     with pytest.raises(ConfigError, match=f"{address} is in use by another process"):
-        Listener(address)
+        SocketListener(address)
     connect(address).close()
     listener.close()
 
 
 def test_a_unix_socket_leaves_nothing_behind(tmp_path: Path) -> None:
-    Listener(unix(tmp_path / "s")).close()
+    SocketListener(unix(tmp_path / "s")).close()
     assert not list(tmp_path.iterdir())
 
 
 def test_a_unix_socket_that_was_given_up_is_its_successors(tmp_path: Path) -> None:
     address = unix(tmp_path / "s")
-    first = Listener(address)
+    first = SocketListener(address)
     first.close()
-    second = Listener(address)
+    second = SocketListener(address)
     second.listen()
     first.close()
     connect(address).close()
@@ -96,7 +96,7 @@ def test_a_unix_socket_that_was_given_up_is_its_successors(tmp_path: Path) -> No
 
 def test_a_unix_socket_that_somebody_replaced_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "s"
-    listener = Listener(unix(path))
+    listener = SocketListener(unix(path))
     path.unlink()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
         other.bind(str(path))
@@ -107,12 +107,13 @@ def test_a_unix_socket_that_somebody_replaced_is_left_alone(tmp_path: Path) -> N
 def test_the_unix_socket_of_a_killed_server_is_replaced(tmp_path: Path) -> None:
     address = unix(tmp_path / "s")
     killed = (
-        "import os, sys; from djl_python.config import Address; from djl_python.server.http.listening import Listener; "
-        "Listener(Address(unix_path=sys.argv[1])); os._exit(9)"
+        "import os, sys; from djl_python.config import Address; "
+        "from djl_python.server.http.listening import SocketListener; "
+        "SocketListener(Address(unix_path=sys.argv[1])); os._exit(9)"
     )
     subprocess.run([sys.executable, "-c", killed, address.unix_path])
     assert (tmp_path / "s").is_socket()
-    listener = Listener(address)
+    listener = SocketListener(address)
     listener.listen()
     connect(address).close()
     listener.close()
@@ -124,7 +125,7 @@ def test_a_unix_socket_on_which_another_program_listens_is_not_replaced(tmp_path
         other.bind(address.unix_path)
         other.listen()
         with pytest.raises(ConfigError, match="in use"):
-            Listener(address)
+            SocketListener(address)
         connect(address).close()
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
 
@@ -132,7 +133,7 @@ def test_a_unix_socket_on_which_another_program_listens_is_not_replaced(tmp_path
 def test_a_file_is_never_replaced(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("precious")
     with pytest.raises(ConfigError):
-        Listener(unix(tmp_path / "file"))
+        SocketListener(unix(tmp_path / "file"))
     assert (tmp_path / "file").read_text() == "precious"
 
 

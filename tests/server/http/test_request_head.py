@@ -45,7 +45,7 @@ def test_a_host_is_a_name_or_an_address(host: str) -> None:
 
 
 @pytest.mark.parametrize("hosts", [["a", "b"], ["a,b"], ["a b"], ["a/b"], ["a@b"]])
-def test_what_is_not_one_host_is_refused(hosts: list[str]) -> None:
+def test_a_missing_or_ambiguous_host_is_refused(hosts: list[str]) -> None:
     with pytest.raises(PayloadError, match="not one host"):
         head("/", *(("Host", host) for host in hosts)).check_host()
 

@@ -17,15 +17,15 @@ from tornado.iostream import StreamBufferFullError
 
 from djl_python.config import Address, ServerConfig
 from djl_python.server.http.base_headers import BaseHeaders
-from djl_python.server.http.connections import HttpServer
 from djl_python.server.http.draining import Draining
 from djl_python.server.http.http1 import Delegate
-from djl_python.server.http.listening import Listener
+from djl_python.server.http.listening import SocketListener
 from djl_python.server.http.request_head import RequestHead
 from djl_python.server.http.response_writer import MAX_UNSENT_BYTES, TAKEN_EVERY_BYTES, ResponseWriter
+from djl_python.server.http.server import HttpServer
 from tests.server.harness import until
 
-GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Desk(httputil.HTTPServerConnectionDelegate):
 
 @contextlib.asynccontextmanager
 async def asked(request: bytes = GET) -> AsyncIterator[Asked]:
-    desk, listener = Desk(), Listener(Address("127.0.0.1", 0))
+    desk, listener = Desk(), SocketListener(Address("127.0.0.1", 0))
     http = HttpServer(desk)
     listener.listen()
     http.add_sockets(listener.sockets)
@@ -145,7 +145,7 @@ async def test_pieces_for_a_client_whose_connection_breaks_are_no_error() -> Non
 
 @pytest.mark.parametrize(("method", "status"), [(b"HEAD", 200), (b"GET", 204), (b"GET", 304)])
 async def test_an_answer_without_a_body_has_none_whatever_is_written(method: bytes, status: int) -> None:
-    async with asked(method + b" / HTTP/1.1\r\nHost: x\r\n\r\n") as asks:
+    async with asked(method + b" / HTTP/1.1\r\nHost: localhost\r\n\r\n") as asks:
         asks.answer.close_after = True
         asks.answer.start(status, {})
         for piece in (b"one", b"two", b""):
@@ -180,7 +180,7 @@ async def test_an_answer_ends_also_where_its_client_is_behind() -> None:
         assert not asks.connection.stream.closed()
 
 
-async def test_what_a_client_has_taken_is_told_in_large_steps() -> None:
+async def test_taken_bytes_are_reported_in_large_steps() -> None:
     async with asked() as asks:
         reading = asyncio.create_task(asks.reader.read())
         asks.answer.start(200, {})
@@ -192,7 +192,7 @@ async def test_what_a_client_has_taken_is_told_in_large_steps() -> None:
         await reading
 
 
-async def test_what_a_client_takes_late_is_told_late() -> None:
+async def test_bytes_taken_late_are_reported_late() -> None:
     async with asked() as asks:
         asks.answer.start(200, {})
         for _ in range(2):
@@ -259,7 +259,7 @@ async def test_pieces_stay_in_order_when_a_client_falls_behind_and_catches_up(be
 
 @pytest.mark.parametrize(
     "first_lines",
-    [b"GET / HTTP/1.0\r\n", b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n", b"GET / HTTP/1.2\r\nHost: x\r\n"],
+    [b"GET / HTTP/1.0\r\n", b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n", b"GET / HTTP/1.2\r\nHost: localhost\r\n"],
 )
 async def test_an_odd_clients_stream_is_sent_to_its_end_and_ends_its_connection(first_lines: bytes) -> None:
     """Only HTTP/1.1 has chunks: else the end of the connection is the answer's, also where the kernel lags behind."""

@@ -63,14 +63,14 @@ def client(server: RunningServer) -> Iterator[httpx.Client]:
 
 def in_workers(server: RunningServer) -> dict[int, dict[str, Any]]:
     """What each of the two workers has registered, by its process."""
-    found: dict[int, dict[str, Any]] = {}
+    registered: dict[int, dict[str, Any]] = {}
     deadline_s = time.monotonic() + 60
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        while len(found) < 2:
+        while len(registered) < 2:
             assert time.monotonic() < deadline_s
             answers = list(pool.map(lambda _: httpx.post(f"{server.url}/predictions/own", timeout=60), range(2)))
-            found = {answer.json()["pid"]: answer.json()["registered"] for answer in answers if answer.is_success}
-    return found
+            registered = {answer.json()["pid"]: answer.json()["registered"] for answer in answers if answer.is_success}
+    return registered
 
 
 def register(client: httpx.Client, name: str, src: str, **further: str) -> httpx.Response:
@@ -140,7 +140,7 @@ def test_vllms_routes(server: RunningServer, client: httpx.Client) -> None:
         ("GET", "/models/own/adapters", {"limit": "0"}, 400, "limit: expected"),
     ],
 )
-def test_what_is_refused_changes_nothing(
+def test_a_refused_change_changes_no_adapter(
     server: RunningServer,
     client: httpx.Client,
     method: str,

@@ -74,7 +74,7 @@ async def test_every_kind(site: Site, tmp_path: Path, www: str) -> None:
         await site.client.delete("/models/a")
 
 
-async def test_what_has_changed_behind_a_url_is_fetched_again(site: Site, tmp_path: Path, www: str) -> None:
+async def test_a_changed_archive_is_fetched_again(site: Site, tmp_path: Path, www: str) -> None:
     for size, again in (("1", "false"), ("2", "true")):
         zipped(tmp_path / "m.zip", batch_size=int(size))
         assert (await register(site, f"{www}/m.zip", reload=again)).status_code == 200
@@ -93,12 +93,12 @@ async def test_what_has_changed_behind_a_url_is_fetched_again(site: Site, tmp_pa
         ("{www}/evil.zip", 400, "entry '../../evil' points outside of the model"),
         ("{www}/text.zip", 400, "neither a zip nor a tar archive"),
         ("http://127.0.0.1:1/m.zip", 400, "can't be downloaded: "),
-        ("zoo://ai.djl/mlp", 400, "scheme 'zoo' is not known; expected one of file, hf, http, https, s3"),
+        ("zoo://ai.djl/mlp", 400, "scheme 'zoo' is not known; expected one of file, hf, http, https, ollama"),
         ("djl://ai.djl/mlp", 400, "DJL's model zoo is not here; expected a checkpoint, as in hf://mlp"),
         ("http://user:hidden@127.0.0.1/m.zip", 400, "expected no user and password in the URL"),
     ],
 )
-async def test_what_is_wrong_with_a_url(
+async def test_a_wrong_url_is_refused_and_leaves_nothing(
     site: Site, tmp_path: Path, www: str, url: str, status: int, message: str
 ) -> None:
     zipped(tmp_path / "evil.zip", "../../evil")

@@ -25,7 +25,7 @@ from tests.server.harness import FAKE_MODULE, ROOT, Site, model_config, running
 from tests.server.in_process import InProcess
 
 CLIENTS = 2
-#: Of them, and of those of a cycle. An idle connection has the last thing that was answered on it, with its model.
+#: The clients' connections, and a cycle's. An idle one keeps the last answer that it had, and with it a model.
 CONNECTIONS = CLIENTS + 4
 #: Objects of any kind that a cycle may leave, for caches that fill up; one thing that is kept has some hundreds.
 OBJECTS_A_CYCLE = 20
@@ -119,14 +119,14 @@ async def come_and_go(place: Placement, cycles: int, directory: Path) -> tuple[H
     async with running(model_config(), placement=place, directories=True) as site:
         await site.registry.unregister("m")
         await done(site, "POST", "/models", url=directory, model_name="m")
-        found = []
+        holdings = []
         for number in (1, cycles):  # the first opens what stays open, as clients' connections
             await under_load(site, directory, number)
             if isinstance(place, InProcess):
                 place.started.clear()
-            found.append(await Holdings.of(site))
+            holdings.append(await Holdings.of(site))
     assert not psutil.Process().children(recursive=True)
-    return found[0], found[1]
+    return holdings[0], holdings[1]
 
 
 def alone(place: Placement, cycles: int, directory: Path) -> tuple[Holdings, Holdings]:

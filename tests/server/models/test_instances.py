@@ -2,14 +2,14 @@ import asyncio
 
 import pytest
 
-from djl_python.server.models.instances import Instances
-from djl_python.server.models.served_model import Health
+from djl_python.server.models.health import Health
+from djl_python.server.models.instances import ModelInstances
 from tests.server.harness import model_config, served, wait_ready
 
 
 @pytest.mark.parametrize("now", [True, False])
-async def test_what_was_started_runs_until_it_has_ended(now: bool) -> None:
-    instances, model = Instances(drain_timeout_s=0.1), served(model_config())
+async def test_a_started_model_runs_until_its_workers_have_ended(now: bool) -> None:
+    instances, model = ModelInstances(drain_timeout_s=0.1), served(model_config())
     instances.start(model)
     await wait_ready(model)
     assert list(instances.running) == [model] and model.health is Health.HEALTHY
@@ -19,7 +19,7 @@ async def test_what_was_started_runs_until_it_has_ended(now: bool) -> None:
 
 
 async def test_two_of_one_model_run_side_by_side() -> None:
-    instances, one = Instances(drain_timeout_s=0.1), served(model_config())
+    instances, one = ModelInstances(drain_timeout_s=0.1), served(model_config())
     other = one.successor(model_config())
     for model in (one, other):
         instances.start(model)

@@ -1,5 +1,6 @@
 import asyncio
 import os
+import resource
 import signal
 from pathlib import Path
 
@@ -8,11 +9,12 @@ import psutil
 import pytest
 
 from djl_python.config import ModelConfig, Runtime
-from djl_python.core.errors import ModelLoadError
+from djl_python.core.errors import MachineLoadError, ModelLoadError
 from djl_python.ipc.channel import Channel
-from djl_python.ipc.protocol import AnyMessage, Call, Chunk, Load
+from djl_python.ipc.protocol import AnyMessage, BodyChunk, Call, Load
 from djl_python.server.models.local_processes import LocalProcesses
 from djl_python.server.models.placement import ReplicaSpec, Started
+from tests.processes import until_ended
 from tests.server.harness import FAKE_MODULE, model_config
 
 
@@ -35,7 +37,7 @@ async def test_the_end_of_the_socket_is_the_end_of_the_worker() -> None:
         (signal.SIGRTMIN + 1, f"was killed by signal {signal.SIGRTMIN + 1:d}"),
     ],
 )
-async def test_it_is_told_what_killed_a_worker(number: int, how: str) -> None:
+async def test_a_killed_workers_signal_is_reported(number: int, how: str) -> None:
     worker = await started(model_config())
     assert worker.pid is not None
     os.kill(worker.pid, number)
@@ -43,7 +45,7 @@ async def test_it_is_told_what_killed_a_worker(number: int, how: str) -> None:
     worker.connection.close()
 
 
-async def test_what_a_worker_has_started_ends_with_it() -> None:
+async def test_a_workers_children_end_with_it() -> None:
     worker = await started(model_config())
     answered: asyncio.Queue[list[AnyMessage]] = asyncio.Queue()
     channel = Channel(answered.put_nowait, lambda: None)
@@ -53,20 +55,16 @@ async def test_what_a_worker_has_started_ends_with_it() -> None:
     data = b""
     while not data:
         messages = await asyncio.wait_for(answered.get(), 10)
-        data = b"".join(message.data for message in messages if isinstance(message, Chunk))
+        data = b"".join(message.data for message in messages if isinstance(message, BodyChunk))
     child = psutil.Process(msgspec.json.decode(data)["pid"])
     worker.kill()
     assert await worker.exited == "was killed by SIGKILL (out of memory?)"
-    # In a container whose first process collects nobody's children, a killed orphan stays a zombie.
-    # It has been killed, but the system may not have ended it yet.
-    async with asyncio.timeout(10):
-        while child.is_running() and child.status() != psutil.STATUS_ZOMBIE:
-            await asyncio.sleep(0.01)
+    await until_ended(child)
     channel.close()
 
 
 @pytest.mark.parametrize("missing", ["interpreter", "directory"])
-async def test_what_is_not_there_is_named(tmp_path: Path, missing: str) -> None:
+async def test_a_missing_interpreter_or_directory_is_named(tmp_path: Path, missing: str) -> None:
     path = str(tmp_path / missing)
     if missing == "interpreter":
         config = msgspec.structs.replace(model_config(), path=str(tmp_path), runtime=Runtime(executable=path))
@@ -75,3 +73,15 @@ async def test_what_is_not_there_is_named(tmp_path: Path, missing: str) -> None:
     with pytest.raises(ModelLoadError) as raised:
         await started(config)
     assert raised.value.message == f"{path}: No such file or directory"
+
+
+async def test_missing_file_descriptors_are_told_apart_from_a_wrong_interpreter() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, before[1]))
+    try:
+        with pytest.raises(MachineLoadError, match="no process can be started: Too many open files"):
+            await started(model_config())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

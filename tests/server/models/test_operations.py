@@ -25,7 +25,7 @@ async def test_operations_with_one_key_take_place_in_turn_and_others_side_by_sid
     assert (await first, await second) == ("first", "second")
 
 
-async def test_one_that_fails_makes_way_for_the_next() -> None:
+async def test_a_failed_operation_lets_the_next_begin() -> None:
     operations = Operations()
 
     async def fail() -> None:

@@ -5,10 +5,11 @@ import pytest
 
 from djl_python.core.errors import ConfigError
 from djl_python.server.metrics import Metrics
+from djl_python.server.models.health import Health
 from djl_python.server.models.local_processes import LocalProcesses
 from djl_python.server.models.placement import placement
 from djl_python.server.models.replica import WorkerState
-from djl_python.server.models.served_model import Health, ServedModel
+from djl_python.server.models.served_model import ServedModel
 from tests.server.harness import model_config, running, until
 from tests.server.in_process import InProcess
 
@@ -34,7 +35,7 @@ async def test_a_worker_can_be_anything_behind_a_socket(caplog: pytest.LogCaptur
     assert all(started.exited.done() for _, started in place.started)
 
 
-async def test_what_keeps_a_worker_from_being_started_is_the_models_failure() -> None:
+async def test_a_placements_refusal_is_the_models_failure() -> None:
     place = InProcess()
     place.refusal = "the cluster is full"
     model = ServedModel(model_config(), Metrics().model("m", ""), place)
@@ -49,7 +50,7 @@ async def test_a_worker_that_is_stopped_while_it_is_started_is_killed() -> None:
     place, begun, may_start = InProcess(), asyncio.Event(), asyncio.Event()
 
     class Slow:
-        async def start(self, spec: object) -> object:
+        async def start(self, spec: object, report: object) -> object:
             begun.set()
             await may_start.wait()
             return await place.start(spec)  # type: ignore[arg-type]

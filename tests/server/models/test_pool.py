@@ -6,11 +6,26 @@ import pytest
 
 from djl_python.core.engine_info import EngineInfo
 from djl_python.core.errors import OverloadedError, ServingError, UnavailableError
-from djl_python.ipc.protocol import AnyMessage, Break, Call, Cancel, Chunk, Report, Start, Status, Taken, Trace
+from djl_python.ipc.protocol import (
+    AnyMessage,
+    BodyChunk,
+    Break,
+    Call,
+    Cancel,
+    Report,
+    Start,
+    Status,
+    Taken,
+    Trace,
+    UsageReport,
+    WorkerInfo,
+)
 from djl_python.server.metrics import Metrics, ModelMetrics
-from djl_python.server.models import batch_queue
-from djl_python.server.models.flights import next_id
+from djl_python.server.models.flights import Flight, next_id
 from djl_python.server.models.pool import Pool
+from djl_python.server.models.queues import batch_queue
+from djl_python.server.models.routing.router import Router
+from djl_python.server.models.routing.trail import trail_of
 from tests.server.harness import until
 
 
@@ -34,6 +49,9 @@ class Recorder:
     def noted(self, notes: Trace) -> None:
         self.got.append(notes)
 
+    def used(self, usage: UsageReport) -> None:
+        self.got.append(usage)
+
     def break_off(self) -> None:
         self.got.append("broken off")
 
@@ -46,12 +64,11 @@ class Worker:
     def __init__(
         self, name: str = "0", capacity: int = 1, queries: int = 0, *, at_once: int = 0, spare: bool = False
     ) -> None:
-        self.at_once = at_once or capacity
-        self.name, self.capacity, self.queries, self.spare = name, capacity, queries, spare
-        self.engine: EngineInfo | None = None
+        self.name, self.spare, self.node = name, spare, ""
+        self.info = WorkerInfo(capacity, at_once=at_once or capacity, queries=queries)
         self.sent: list[AnyMessage] = []
         self.left = 0  # how many of them are on their way
-        self.hung_up = asyncio.Event()
+        self.ended: set[int] = set()
 
     def send(self, message: AnyMessage) -> None:
         self.sent.append(message)
@@ -59,11 +76,8 @@ class Worker:
     def flush(self) -> None:
         self.left = len(self.sent)
 
-    def said(self, message: AnyMessage) -> None:
+    def handle_message(self, message: AnyMessage) -> None:
         raise AssertionError(message)
-
-    def hang_up(self, reason: str) -> None:
-        self.hung_up.set()
 
     @property
     def calls(self) -> list[int]:
@@ -87,7 +101,7 @@ def pool(
     return made
 
 
-async def test_nobody_comes_in_before_the_first_worker_is_ready() -> None:
+async def test_calls_are_refused_until_a_worker_is_ready() -> None:
     loading = pool()
     with pytest.raises(UnavailableError, match="loading"):
         loading.submit(call(), Recorder())
@@ -95,7 +109,32 @@ async def test_nobody_comes_in_before_the_first_worker_is_ready() -> None:
     loading.submit(call(), Recorder())
 
 
-async def test_one_without_calls_is_idle() -> None:
+async def test_the_submitter_of_a_call_is_told_once_when_it_has_ended_whatever_its_end() -> None:
+    ended: list[str] = []
+
+    def submit(served: Pool, name: str) -> Flight:
+        return served.submit(call(), Recorder(), on_end=lambda: ended.append(name))
+
+    worker = Worker(capacity=2)
+    served = pool(worker, queue_size=3)
+    answered, left = submit(served, "answered"), submit(served, "left")
+    waiting = submit(served, "left while it waited")
+    served.cancel(waiting, "disconnect")
+    assert ended == ["left while it waited"]
+    served.receive(worker, [BodyChunk(answered.id, b"", True)])
+    served.cancel(left, "disconnect")
+    assert ended == ["left while it waited", "answered"]  # the worker still has the other
+    served.receive(worker, [Break(left.id)])
+    assert ended[2:] == ["left"]
+    for name in ("lost", "lost too", "failed while it waited"):
+        submit(served, name)
+    served.remove(worker, "has died")
+    assert ended[3:] == ["lost", "lost too"]
+    served.fail_all(UnavailableError("no more"), "shutdown")
+    assert ended[5:] == ["failed while it waited"]
+
+
+async def test_a_pool_without_calls_is_idle() -> None:
     async with asyncio.timeout(5):
         await pool().wait_idle()
     served = pool(worker := Worker())
@@ -103,7 +142,7 @@ async def test_one_without_calls_is_idle() -> None:
     idle = asyncio.create_task(served.wait_idle())
     await asyncio.sleep(0)
     assert not idle.done()
-    served.receive(worker, [Chunk(flight.id, b"", True)])
+    served.receive(worker, [BodyChunk(flight.id, b"", True)])
     await idle
 
 
@@ -113,11 +152,11 @@ async def test_a_body_is_held_until_it_is_sent() -> None:
     flight = served.submit(call(), first)
     served.submit(call(), waiting)
     assert not first.holds_body and waiting.holds_body
-    served.receive(worker, [Chunk(flight.id, b"", True)])
+    served.receive(worker, [BodyChunk(flight.id, b"", True)])
     assert not waiting.holds_body
 
 
-async def test_who_waits_is_with_the_worker_before_the_answer_is_written() -> None:
+async def test_a_waiting_call_is_dispatched_before_the_answer_is_written() -> None:
     worker = Worker()
     served = pool(worker)
     seen: list[tuple[list[int], int]] = []
@@ -128,7 +167,7 @@ async def test_who_waits_is_with_the_worker_before_the_answer_is_written() -> No
 
     first = served.submit(call(), Watching())
     waiting = served.submit(call(), Recorder())
-    served.receive(worker, [Start(first.id, 200, {}), Chunk(first.id, b"done", True)])
+    served.receive(worker, [Start(first.id, 200, {}), BodyChunk(first.id, b"done", True)])
     assert seen == [([first.id, waiting.id], 2)]
 
 
@@ -150,7 +189,7 @@ async def test_calls_wait_in_order_and_one_too_many_is_refused_at_once() -> None
         small.submit(call(), Recorder())
     assert worker.calls == [flights[0].id]
     for flight in flights:
-        small.receive(worker, [Start(flight.id, 200, {}), Chunk(flight.id, b"x", True)])
+        small.receive(worker, [Start(flight.id, 200, {}), BodyChunk(flight.id, b"x", True)])
     assert worker.calls == [flight.id for flight in flights]
     assert small.busy == 0
     await small.wait_idle()
@@ -164,7 +203,7 @@ async def test_a_call_says_how_long_it_waited(monkeypatch: pytest.MonkeyPatch) -
     first = served.submit(call(), Recorder())
     served.submit(call(), Recorder())
     now_s = 103.0
-    served.receive(worker, [Chunk(first.id, b"", True)])
+    served.receive(worker, [BodyChunk(first.id, b"", True)])
     assert [message.waited_s for message in worker.sent if isinstance(message, Call)] == [0.0, 3.0]
 
 
@@ -180,12 +219,12 @@ async def test_queries_take_no_place_of_calls_and_wait_for_none() -> None:
     second = full.submit(call(), Recorder(), query=True)
     with pytest.raises(OverloadedError):
         full.submit(call(), Recorder(), query=True)
-    full.receive(worker, [Chunk(query.id, b"", True)])
+    full.receive(worker, [BodyChunk(query.id, b"", True)])
     assert worker.calls == [running.id, query.id, second.id]
-    full.receive(worker, [Chunk(running.id, b"", True)])
+    full.receive(worker, [BodyChunk(running.id, b"", True)])
     assert worker.calls[-1] == waiting.id
     full.cancel(second, "disconnect")
-    full.receive(worker, [Chunk(waiting.id, b"", True)])
+    full.receive(worker, [BodyChunk(waiting.id, b"", True)])
     await full.wait_idle()
     assert b'djl_queue_seconds_count{model="m",stage="server",version=""} 2.0' in metrics.render()
 
@@ -208,10 +247,10 @@ async def test_to_a_handler_without_queries_they_are_calls_like_others() -> None
     shared = pool(worker)
     first, query = shared.submit(call(), Recorder()), shared.submit(call(), Recorder(), query=True)
     assert worker.calls == [first.id]
-    shared.receive(worker, [Chunk(first.id, b"", True)])
+    shared.receive(worker, [BodyChunk(first.id, b"", True)])
     last = shared.submit(call(), Recorder())
     assert worker.calls == [first.id, query.id]
-    shared.receive(worker, [Chunk(query.id, b"", True)])
+    shared.receive(worker, [BodyChunk(query.id, b"", True)])
     assert worker.calls == [first.id, query.id, last.id]
 
 
@@ -219,9 +258,9 @@ async def test_the_pieces_of_one_read_are_written_at_once() -> None:
     worker, client = Worker(), Recorder()
     shared = pool(worker)
     id = shared.submit(call(), client).id
-    shared.receive(worker, [Start(id, 200, {}), Chunk(id, b"a", False), Chunk(id, b"b", False)])
-    shared.receive(worker, [Chunk(next_id(), b"of a call that has left", False), Chunk(id, b"c", False)])
-    shared.receive(worker, [Chunk(id, b"d", False), Chunk(id, b"", True)])
+    shared.receive(worker, [Start(id, 200, {}), BodyChunk(id, b"a", False), BodyChunk(id, b"b", False)])
+    shared.receive(worker, [BodyChunk(next_id(), b"of a call that has left", False), BodyChunk(id, b"c", False)])
+    shared.receive(worker, [BodyChunk(id, b"d", False), BodyChunk(id, b"", True)])
     assert client.got == [200, (b"ab", False), (b"c", False), (b"d", True)]
 
 
@@ -247,7 +286,7 @@ async def test_a_call_that_is_too_long_to_be_passed_on_takes_no_place() -> None:
     first = shared.submit(call(), Recorder())
     shared.submit(msgspec.structs.replace(call(), body=b"long"), client)
     following = shared.submit(call(), Recorder())
-    shared.receive(worker, [Chunk(first.id, b"", True)])
+    shared.receive(worker, [BodyChunk(first.id, b"", True)])
     assert client.error is not None and "too long" in client.error.message
     assert worker.calls == [first.id, following.id] and shared.in_flight == shared.busy == 1
 
@@ -259,8 +298,8 @@ async def test_two_reads_may_come_at_one_time(monkeypatch: pytest.MonkeyPatch) -
     worker, client = Worker(), Recorder()
     shared = pool(worker)
     id = shared.submit(call(), client).id
-    shared.receive(worker, [Start(id, 200, {}), Chunk(id, b"a", False)])
-    shared.receive(worker, [Chunk(id, b"b", True)])
+    shared.receive(worker, [Start(id, 200, {}), BodyChunk(id, b"a", False)])
+    shared.receive(worker, [BodyChunk(id, b"b", True)])
     assert client.got == [200, (b"a", False), (b"b", True)]
 
 
@@ -269,12 +308,12 @@ async def test_a_call_whose_client_left_while_it_waited_never_reaches_a_worker()
     shared = pool(worker)
     first, second, third = (shared.submit(call(), Recorder()) for _ in range(3))
     shared.cancel(second, "disconnect")
-    shared.receive(worker, [Chunk(first.id, b"", True)])
+    shared.receive(worker, [BodyChunk(first.id, b"", True)])
     assert worker.calls == [first.id, third.id]
     assert worker.cancels == []
 
 
-@pytest.mark.parametrize("end", [lambda id: Chunk(id, b"", True), Break], ids=["last chunk", "break"])
+@pytest.mark.parametrize("end", [lambda id: BodyChunk(id, b"", True), Break], ids=["last chunk", "break"])
 async def test_a_running_call_is_cancelled_once_and_its_place_given_on(end: Callable[[int], AnyMessage]) -> None:
     worker, client = Worker(), Recorder()
     shared = pool(worker)
@@ -282,7 +321,7 @@ async def test_a_running_call_is_cancelled_once_and_its_place_given_on(end: Call
     shared.cancel(first, "disconnect")
     shared.cancel(first, "disconnect")
     assert worker.cancels == [(first.id, "disconnect")]
-    shared.receive(worker, [Start(first.id, 200, {}), Chunk(first.id, b"late", False)])  # crossed on the way
+    shared.receive(worker, [Start(first.id, 200, {}), BodyChunk(first.id, b"late", False)])  # crossed on the way
     assert worker.calls == [first.id]  # a function can't be interrupted
     assert (shared.in_flight, shared.busy) == (1, 1)  # with the worker; waited for
     shared.receive(worker, [end(first.id)])
@@ -299,7 +338,7 @@ async def test_of_two_that_have_as_much_a_spare_one_gets_no_more() -> None:
     assert (len(spare.calls), len(other.calls)) == (1, 2)
 
 
-async def test_it_is_known_who_waits_and_who_has_nothing_to_do() -> None:
+async def test_the_pool_reports_waiting_calls_and_idle_workers() -> None:
     waits: list[tuple[int, float | None]] = []
     metrics = Metrics().model("m", "")
     shared = Pool("m", 5, 60, metrics, lambda: waits.append(shared.waiting))
@@ -343,18 +382,18 @@ async def test_a_broken_answer_has_what_came_before() -> None:
     worker, client = Worker(), Recorder()
     shared = pool(worker)
     id = shared.submit(call(), client).id
-    shared.receive(worker, [Start(id, 200, {}), Chunk(id, b"a", False), Break(id)])
+    shared.receive(worker, [Start(id, 200, {}), BodyChunk(id, b"a", False), Break(id)])
     assert client.got == [200, (b"a", False), "broken off"]
     assert shared.busy == 0
     id = shared.submit(call(), client := Recorder()).id
-    shared.receive(worker, [Start(id, 200, {}), Chunk(id, b"a", False)])
+    shared.receive(worker, [Start(id, 200, {}), BodyChunk(id, b"a", False)])
     shared.receive(worker, [Break(id)])
     assert client.got == [200, (b"a", False), "broken off"]
 
 
-async def test_what_is_about_no_call_is_for_the_worker_itself() -> None:
+async def test_messages_about_no_call_go_to_the_worker() -> None:
     class Listening(Worker):
-        def said(self, message: AnyMessage) -> None:
+        def handle_message(self, message: AnyMessage) -> None:
             heard.append(message)
 
     heard: list[AnyMessage] = []
@@ -393,7 +432,7 @@ async def test_a_call_that_takes_too_long_is_cancelled_and_its_worker_left_in_pe
         assert client.error.kind == "timeout"
         assert "0.05 s (option.predict_timeout of model 'm')" in client.error.message
         assert worker.cancels == [(flight.id, "timeout")]
-        assert worker.calls == [flight.id] and not worker.hung_up.is_set()
+        assert worker.calls == [flight.id]
         while worker.calls != [flight.id, waiting.id]:
             await asyncio.sleep(0.01)
 
@@ -424,27 +463,19 @@ async def test_a_worker_that_speaks_again_gets_calls_at_once() -> None:
     assert worker.calls[-1] == waiting.id
 
 
-async def test_a_worker_at_which_two_calls_in_a_row_die_of_silence_is_frozen() -> None:
+async def test_a_worker_that_is_held_keeps_its_calls_and_gets_no_others() -> None:
     worker = Worker(capacity=2)
-    shared = pool(worker, predict_timeout_s=0.05)
-    clients = [Recorder(), Recorder()]
-    for client in clients:
-        shared.submit(call(), client)
-    async with asyncio.timeout(5):
-        await worker.hung_up.wait()
-    assert [client.error.kind for client in clients if client.error] == ["timeout", "timeout"]
-
-
-async def test_silence_begins_when_the_worker_is_given_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("djl_python.server.models.pool.SUSPICION_S", 0.0)
-    worker = Worker()
-    shared = pool(worker, predict_timeout_s=0.3)
-    first, *_ = [shared.submit(call(), Recorder()) for _ in range(3)]
-    await asyncio.sleep(0.01)
-    shared.receive(worker, [Chunk(first.id, b"", True)])
-    async with asyncio.timeout(5):
-        await worker.hung_up.wait()
-    assert len(worker.calls) == 3
+    shared = pool(worker)
+    running = shared.submit(call(), client := Recorder())
+    shared.hold(worker, True)
+    waiting = shared.submit(call(), Recorder())
+    assert (worker.calls, shared.queued, shared.capacity) == ([running.id], 1, 0)
+    shared.receive(worker, [BodyChunk(running.id, b"x", True)])
+    assert client.got == [(b"x", True)] and worker.calls == [running.id]
+    shared.hold(worker, False)
+    assert worker.calls == [running.id, waiting.id]
+    shared.remove(worker, "has ended")
+    shared.hold(worker, True)  # it has gone meanwhile
 
 
 async def test_the_time_is_counted_from_chunk_to_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -460,7 +491,7 @@ async def test_the_time_is_counted_from_chunk_to_chunk(monkeypatch: pytest.Monke
         now_s += 50
         for _ in range(3):  # what is due comes in the next turn
             await asyncio.sleep(0)
-        shared.receive(worker, [Chunk(flight.id, b"x", False), *others])
+        shared.receive(worker, [BodyChunk(flight.id, b"x", False), *others])
 
     for _ in range(5):
         await chunk_after_50_s()
@@ -470,9 +501,9 @@ async def test_the_time_is_counted_from_chunk_to_chunk(monkeypatch: pytest.Monke
     assert other.error is None
     await chunk_after_50_s()
     assert other.error is not None and client.error is None
-    assert worker.cancels == [(id, "timeout") for id in stuck] and not worker.hung_up.is_set()  # it works on others
+    assert worker.cancels == [(id, "timeout") for id in stuck]
     quiet = shared.submit(call(), other := Recorder())
-    await chunk_after_50_s(Start(quiet.id, 200, {}), Chunk(quiet.id, b":", False, keep_alive=True))
+    await chunk_after_50_s(Start(quiet.id, 200, {}), BodyChunk(quiet.id, b":", False, keep_alive=True))
     assert other.got == [200, (b":", False)]
     await chunk_after_50_s()
     assert worker.cancels[2:] == [(quiet.id, "timeout")] and client.error is None
@@ -485,7 +516,6 @@ async def test_the_time_is_counted_from_chunk_to_chunk(monkeypatch: pytest.Monke
     for _ in range(3):
         await asyncio.sleep(0)
     assert client.error is not None and client.error.kind == "timeout", "an answer that has begun may stop, too"
-    assert not worker.hung_up.is_set()
 
 
 async def test_a_call_that_has_ended_has_no_time_to_keep(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -493,7 +523,7 @@ async def test_a_call_that_has_ended_has_no_time_to_keep(monkeypatch: pytest.Mon
     monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s)
     worker, client = Worker(capacity=2), Recorder()
     shared = pool(worker, predict_timeout_s=60)
-    shared.receive(worker, [Chunk(shared.submit(call(), client).id, b"", True)])
+    shared.receive(worker, [BodyChunk(shared.submit(call(), client).id, b"", True)])
     shared.submit(call(), lost := Recorder())
     gone = shared.submit(call(), Recorder())
     shared.cancel(gone, "disconnect")
@@ -523,11 +553,11 @@ async def test_a_worker_that_retires_gets_no_more_calls_and_is_done_when_it_has_
     await asyncio.sleep(0)
     waiting = shared.submit(call(), Recorder())
     query = shared.submit(call(), Recorder(), query=True)
-    shared.receive(retiring, [Chunk(flights[0].id, b"", True)])
+    shared.receive(retiring, [BodyChunk(flights[0].id, b"", True)])
     shared.cancel(flights[2], "disconnect")  # which no client waits for
     await done
     assert retiring.calls == [flights[0].id, flights[2].id]
-    shared.receive(staying, [Chunk(flights[1].id, b"", True)])
+    shared.receive(staying, [BodyChunk(flights[1].id, b"", True)])
     assert staying.calls == [flights[1].id, query.id, waiting.id]
 
 
@@ -569,7 +599,7 @@ async def test_a_model_that_is_reloaded_counts_both_its_instances() -> None:
     new.cancel(gone, "disconnect")
     assert counted() == ("2.0", "2.0")
     assert b'djl_aborted_requests_total{model="m",reason="disconnect",version=""} 1.0' in metrics.render()
-    old.receive(worker, [Start(flight.id, 200, {}), Chunk(flight.id, b"", True)])
+    old.receive(worker, [Start(flight.id, 200, {}), BodyChunk(flight.id, b"", True)])
     assert counted() == ("1.0", "2.0")
     busy = Report(gauges={"running_requests": 1})
     new.receive(other, [busy])
@@ -586,9 +616,9 @@ async def test_a_model_that_is_reloaded_counts_both_its_instances() -> None:
 async def test_batches_get_a_share_of_the_places() -> None:
     served = Pool("m", 10, 60, Metrics().model("m", ""), batch_share=0.5)
     served.add(worker := Worker(capacity=4))
-    flights = [served.submit_behind(call(), Recorder()) for _ in range(5)]
+    flights = [served.submit_batch(call(), Recorder()) for _ in range(5)]
     assert worker.calls == [flight.id for flight in flights[:2]]
-    served.receive(worker, [Chunk(flights[0].id, b"", True)])
+    served.receive(worker, [BodyChunk(flights[0].id, b"", True)])
     assert worker.calls == [flight.id for flight in flights[:3]]
     assert (served.queued, served.in_flight) == (0, 2)
 
@@ -598,12 +628,12 @@ async def test_the_share_is_one_of_what_runs_at_once() -> None:
     served = Pool("m", 10, 60, Metrics().model("m", ""), batch_share=0.5)
     served.add(worker := Worker(capacity=8, at_once=4))
     for _ in range(5):
-        served.submit_behind(call(), Recorder())
+        served.submit_batch(call(), Recorder())
     assert len(worker.calls) == 2
     whole = Pool("m", 10, 60, Metrics().model("m", ""), batch_share=1.0)
     whole.add(worker := Worker(capacity=8, at_once=4))
     for _ in range(10):
-        whole.submit_behind(call(), Recorder())
+        whole.submit_batch(call(), Recorder())
     assert len(worker.calls) == 8  # nobody else is expected: each has a successor at hand
 
 
@@ -612,30 +642,30 @@ async def test_batches_have_less_while_others_come(monkeypatch: pytest.MonkeyPat
     served = Pool("m", 10, 60, Metrics().model("m", ""), batch_share=0.5, batch_busy_share=0.25)
     served.add(worker := Worker(capacity=8))
     other = served.submit(call(), Recorder())
-    batch = [served.submit_behind(call(), Recorder()) for _ in range(6)]
+    batch = [served.submit_batch(call(), Recorder()) for _ in range(6)]
     assert worker.calls == [other.id, *(flight.id for flight in batch[:2])]
-    served.receive(worker, [Chunk(other.id, b"", True)])
+    served.receive(worker, [BodyChunk(other.id, b"", True)])
     assert len(worker.calls) == 3  # the next may come soon
     await until(lambda: worker.calls[3:] == [flight.id for flight in batch[2:4]])
     served.submit(call(), Recorder())
-    served.receive(worker, [Chunk(flight.id, b"", True) for flight in batch[:2]])
+    served.receive(worker, [BodyChunk(flight.id, b"", True) for flight in batch[:2]])
     assert len(worker.calls) == 6  # of the four, two still run: no more until it is quiet again
 
 
 async def test_a_batch_gets_one_place_at_least_and_only_if_nobody_else_waits() -> None:
     served = pool(worker := Worker())
     first = served.submit(call(), Recorder())
-    batch = served.submit_behind(call(), Recorder())
+    batch = served.submit_batch(call(), Recorder())
     second = served.submit(call(), Recorder())
-    served.receive(worker, [Chunk(first.id, b"", True)])
-    served.receive(worker, [Chunk(second.id, b"", True)])
+    served.receive(worker, [BodyChunk(first.id, b"", True)])
+    served.receive(worker, [BodyChunk(second.id, b"", True)])
     assert worker.calls == [first.id, second.id, batch.id]
 
 
 async def test_a_batch_costs_nobody_a_place_in_the_queue() -> None:
     served = pool(Worker(capacity=2), queue_size=1)
     for _ in range(100):
-        served.submit_behind(call(), Recorder())
+        served.submit_batch(call(), Recorder())
     for _ in range(3):  # as many as without the batch: two places, one that waits
         served.submit(call(), Recorder())
     with pytest.raises(OverloadedError):
@@ -644,33 +674,94 @@ async def test_a_batch_costs_nobody_a_place_in_the_queue() -> None:
 
 async def test_a_batchs_call_is_taken_back() -> None:
     served = pool(worker := Worker())
-    running, waiting = (served.submit_behind(call(), Recorder()) for _ in range(2))
+    running, waiting = (served.submit_batch(call(), Recorder()) for _ in range(2))
     served.cancel(waiting, "disconnect")
     served.cancel(running, "disconnect")
     assert worker.cancels == [(running.id, "disconnect")]
-    served.receive(worker, [Chunk(running.id, b"", True)])
+    served.receive(worker, [BodyChunk(running.id, b"", True)])
     assert worker.calls == [running.id]
 
 
 async def test_batches_are_sent_away_where_others_take_over() -> None:
     served = pool(worker := Worker())
     running, waiting = Recorder(), Recorder()
-    flight = served.submit_behind(call(), running)
-    served.submit_behind(call(), waiting)
-    served.send_batches_away()
+    flight = served.submit_batch(call(), running)
+    served.submit_batch(call(), waiting)
+    served.close_batches()
     assert isinstance(waiting.error, UnavailableError) and running.error is None
     with pytest.raises(UnavailableError):
-        served.submit_behind(call(), Recorder())
-    served.receive(worker, [Chunk(flight.id, b"", True)])
+        served.submit_batch(call(), Recorder())
+    served.receive(worker, [BodyChunk(flight.id, b"", True)])
     await served.wait_idle()
 
 
 async def test_a_model_that_fails_ends_a_batchs_calls() -> None:
     served, client = pool(), Recorder()
     with pytest.raises(UnavailableError, match="loading"):
-        served.submit_behind(call(), client)
+        served.submit_batch(call(), client)
     served = pool(Worker())
-    served.submit_behind(call(), Recorder())
-    served.submit_behind(call(), client)
+    served.submit_batch(call(), Recorder())
+    served.submit_batch(call(), client)
     served.fail_all(UnavailableError("it has failed"), "shutdown")
     assert client.error is not None
+
+
+def sharing(name: str) -> Worker:
+    """A worker whose engine shares prefixes."""
+    worker = Worker(name, 8, at_once=4)
+    worker.info = msgspec.structs.replace(worker.info, engine=EngineInfo(shares_prefixes=True))
+    return worker
+
+
+async def test_a_call_goes_to_the_worker_that_knows_its_prompt_until_that_one_is_lost() -> None:
+    metrics = Metrics()
+    served = Pool("m", 10, 60, metrics.model("m", ""), router=Router())
+    served.add(first := sharing("0"))
+    assert not served.reads_trails  # there is no choice
+    served.add(second := sharing("1"))
+    assert served.reads_trails and served.shares_prefixes
+    trails = [trail_of([b"%d" % number * 4096]) for number in range(2)]
+    for _ in range(2):
+        for trail in trails:
+            served.submit(call(), Recorder(), trail=trail)
+    assert (len(first.calls), len(second.calls)) == (2, 2)
+    served.submit(call(), Recorder(), trail=trails[1])
+    assert len(second.calls) == 3
+    served.remove(second, "was killed")
+    served.add(second := sharing("1"))
+    served.submit(call(), Recorder(), trail=trails[1])
+    assert (len(first.calls), len(second.calls)) == (2, 1)
+    counted = {
+        sample.labels["outcome"]: sample.value
+        for family in metrics.counters["routed_requests"].collect()
+        for sample in family.samples
+        if sample.name.endswith("_total")
+    }
+    assert counted == {"miss": 3, "hit": 3}
+
+
+async def test_calls_that_waited_are_remembered_where_they_went() -> None:
+    served = Pool("m", 10, 60, Metrics().model("m", ""), router=Router())
+    served.add(first := sharing("0"))
+    served.add(second := sharing("1"))
+    started = [served.submit(call(), Recorder()) for _ in range(16)]  # no room is left
+    trail = trail_of([b"x" * 4096])
+    served.submit(call(), Recorder(), trail=trail)
+    assert served.queued == 1
+    served.receive(second, [BodyChunk(flight.id, b"", True) for flight in started if flight.id in second.calls])
+    assert served.queued == 0 and len(second.calls) == 9
+    served.receive(first, [BodyChunk(flight.id, b"", True) for flight in started if flight.id in first.calls])
+    served.submit(call(), Recorder(), trail=trail)
+    assert len(second.calls) == 10
+
+
+async def test_a_batchs_calls_are_remembered_where_they_went() -> None:
+    served = Pool("m", 10, 60, Metrics().model("m", ""), router=Router())
+    served.add(sharing("0"))
+    served.add(second := sharing("1"))
+    served.submit(call(), Recorder())
+    trail = trail_of([b"x" * 4096])
+    served.submit_batch(call(), Recorder(), trail)
+    assert len(second.calls) == 1
+    served.submit(call(), Recorder(), trail=trail)
+    assert len(second.calls) == 2

@@ -1,6 +1,5 @@
 import asyncio
 import os
-import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
@@ -19,9 +18,10 @@ from djl_python.core.errors import (
 )
 from djl_python.ipc.protocol import Status
 from djl_python.server.models.description import WorkerDescription
+from djl_python.server.models.health import Health
 from djl_python.server.models.registry import ModelRegistry
 from djl_python.server.models.replica import WorkerState
-from djl_python.server.models.served_model import Health, ServedModel
+from djl_python.server.models.served_model import ServedModel
 from tests.server.harness import Files, Site, fake_registry, model_config, running, until
 from tests.server.in_process import InProcess
 
@@ -93,7 +93,7 @@ async def test_a_model_is_prepared_before_its_workers_start_and_old_ones_stay_if
     await registry.close()
 
 
-async def test_what_is_being_prepared_ends_with_its_model() -> None:
+async def test_an_unregistered_models_preparation_is_cancelled() -> None:
     cleaned_up = False
 
     async def prepare(config: ModelConfig, _progress: object) -> ModelConfig:
@@ -217,7 +217,7 @@ async def test_a_model_that_does_not_load_is_a_failed_one(empty: tuple[ModelRegi
     assert [worker.state for worker in told.workers] == [WorkerState.FAILED]
 
 
-async def test_what_nobody_expected_of_reading_is_the_models_failure_and_logged(
+async def test_an_unexpected_error_while_reading_fails_the_model_and_is_logged(
     empty: tuple[ModelRegistry, Files], caplog: pytest.LogCaptureFixture
 ) -> None:
     registry, _ = empty
@@ -406,12 +406,12 @@ async def test_a_new_worker_that_does_not_load_leaves_the_number_as_it_was(tmp_p
 
 async def test_scaling_replaces_workers_that_were_given_up(tmp_path: Path) -> None:
     marker = tmp_path / "marker"
-    async with running(model_config(properties={"crash_after": str(marker)})) as site:
-        (pid,) = pids(site.registry)
-        os.kill(pid, signal.SIGKILL)
-        await until(lambda: site.model.health is Health.FAILED)
+    config = model_config(properties={"crash_after": str(marker)}, min_workers=2)
+    async with running(config, wait=False) as site:
+        await until(lambda: {one.state for one in site.model.replicas} == {WorkerState.READY, WorkerState.FAILED})
+        assert site.model.failure
         marker.unlink()
-        await site.registry.scale("m", min_workers=1)
+        await site.registry.scale("m", min_workers=2)
         assert site.model.health is Health.HEALTHY and (await site.post(do="echo")).status_code == 200
 
 
@@ -466,7 +466,7 @@ async def test_operations_on_different_models_take_place_side_by_side(empty: tup
     await asyncio.wait({hanging})
 
 
-async def test_what_does_not_exist_is_not_touched(empty: tuple[ModelRegistry, Files]) -> None:
+async def test_operations_on_unknown_models_are_refused(empty: tuple[ModelRegistry, Files]) -> None:
     registry, _ = empty
     await registry.register(spec("m", "1"), model_config("m", "1"))
     asked: list[Callable[[], object]] = [

@@ -2,6 +2,7 @@ import asyncio
 import os
 import re
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,19 @@ import psutil
 import pytest
 
 from djl_python.config import ModelConfig, Runtime
+from djl_python.ipc.framing import FrameWriter
+from djl_python.ipc.protocol import AnyMessage, Load, Report, Status
 from djl_python.server.metrics import Metrics
 from djl_python.server.models import replica
-from djl_python.server.models.placement import placement
-from djl_python.server.models.replica import WorkerState, _backoff
+from djl_python.server.models.health import Health
+from djl_python.server.models.placement import ReplicaSpec, Started, placement
+from djl_python.server.models.replica import WorkerState
 from djl_python.server.models.scaling import worker_configs
-from djl_python.server.models.served_model import Health, ServedModel
+from djl_python.server.models.served_model import ServedModel
+from djl_python.server.models.supervision import restarts
+from tests.processes import has_ended
 from tests.server.harness import Site, model_config, running, served, until, wait_ready
+from tests.server.models.test_pool import Recorder, call
 
 
 def gone(pid: int) -> bool:
@@ -45,8 +52,21 @@ async def test_a_killed_worker_comes_back_at_once_and_leaves_nothing_behind() ->
         os.kill(first, signal.SIGKILL)
         await until(lambda: site.model.replicas[0].pid not in (first, None) and site.model.ready)
         assert (await site.post(do="echo")).json()["pid"] == site.pid != first
-        await until(lambda: gone(first) and not _running(child))
+        await until(lambda: gone(first) and has_ended(child))
         assert await site.metric("djl_worker_restarts_total") == 1
+
+
+async def test_a_model_that_finds_its_gpu_no_more_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    device = tmp_path / "device"
+    device.write_text("cuda:0")
+    async with running(model_config(properties={"runner": "torch-paged", "device_file": str(device)})) as site:
+        await replaced(site, signal.SIGKILL)
+        assert "found no GPU" not in caplog.text
+        device.write_text("cpu")
+        await replaced(site, signal.SIGKILL)
+        assert caplog.text.count("found no GPU: its model is on the CPU now") == 1
+        await replaced(site, signal.SIGKILL)
+        assert caplog.text.count("found no GPU") == 1
 
 
 async def test_a_worker_that_starts_again_says_why_until_it_is_ready() -> None:
@@ -68,11 +88,6 @@ async def test_a_worker_that_may_not_load_yet_says_so() -> None:
     turns.release()
     await wait_ready(model)
     await model.stop()
-
-
-def _running(pid: int) -> bool:
-    # In a container whose first process collects nobody's children, a killed orphan stays a zombie.
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
 async def test_calls_with_a_dead_worker_get_an_error_and_waiting_ones_the_next_worker() -> None:
@@ -124,19 +139,51 @@ async def test_loading_has_a_time_limit_that_names_its_setting() -> None:
     await model.stop()
 
 
-async def test_a_model_that_was_ready_and_can_not_load_again_is_given_up(tmp_path: Path) -> None:
-    properties = {"crash_after": str(tmp_path / "marker"), "pids": str(tmp_path / "pids")}
-    async with running(model_config(properties=properties)) as site:
+async def test_a_model_that_has_served_is_tried_again_until_it_serves_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(restarts, "BACKOFF_S", 0.01)
+    monkeypatch.setattr(restarts, "BACKOFF_MAX_S", 0.02)
+    marker = tmp_path / "marker"
+    async with running(model_config(properties={"crash_after": str(marker)})) as site:
+        (worker,) = site.model.replicas
         os.kill(site.pid, signal.SIGKILL)
-        await until(lambda: site.model.health is Health.FAILED)
-        assert len((tmp_path / "pids").read_text().split()) == 4  # a first life, then three attempts
-        answer = await site.post(do="echo")
-        assert answer.status_code == 503 and "has failed" in answer.text
+        await until(lambda: worker.restarts.failed == 4)
+        assert (site.model.health, site.model.lost) == (Health.UNHEALTHY, False)
+        waiting = asyncio.create_task(site.post(do="echo"))
+        ping = await site.client.get("/ping")
+        assert ping.status_code == 200
+        assert re.fullmatch(r"workers do not start again, \d+ attempts have failed so far", ping.json()["m"]["message"])
+        described = (await site.client.get("/models/m")).json()[0]["models"][0]
+        assert described["status"] == "Unhealthy"
+        assert described["setback"].endswith("so far: the worker exited with status 3 while loading")
+        assert (await site.client.get("/v2/health/ready")).status_code == 503
+        assert (await site.client.get("/v2/health/live")).status_code == 200
+        marker.unlink()
+        assert (await waiting).status_code == 200
+        assert (await site.client.get("/ping")).json() == {"m": {"status": "Healthy"}}
+
+
+async def test_a_model_whose_machine_lacks_memory_for_long_makes_the_server_not_live(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(restarts, "BACKOFF_S", 0.05)
+    monkeypatch.setattr(restarts, "BACKOFF_MAX_S", 0.05)
+    monkeypatch.setattr(restarts, "LOST_AFTER_S", 0.0)
+    marker = tmp_path / "marker"
+    async with running(model_config(properties={"crash_after": str(marker), "then": "no_memory"})) as site:
+        assert (await site.client.get("/v2/health/live")).status_code == 200
+        os.kill(site.pid, signal.SIGKILL)
+        await until(lambda: site.model.lost)
+        assert (await site.client.get("/v2/health/live")).status_code == 503
         assert (await site.client.get("/ping")).status_code == 500
+        marker.unlink()  # it goes on trying
+        await until(lambda: site.model.ready)
+        assert (await site.client.get("/v2/health/live")).status_code == 200
 
 
 @pytest.mark.parametrize("missing", ["interpreter", "directory"])
-async def test_what_is_not_there_is_named(tmp_path: Path, missing: str) -> None:
+async def test_a_missing_interpreter_or_directory_fails_the_model(tmp_path: Path, missing: str) -> None:
     path = str(tmp_path / missing)
     if missing == "interpreter":
         config = msgspec.structs.replace(model_config(), path=str(tmp_path), runtime=Runtime(executable=path))
@@ -149,8 +196,63 @@ async def test_what_is_not_there_is_named(tmp_path: Path, missing: str) -> None:
     await model.stop()
 
 
+async def test_a_stopped_worker_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
+    async with running(model_config(heartbeat_timeout_s=0.5)) as site:
+        first = site.pid
+        hanging = asyncio.create_task(site.post(do="hang"))
+        stream = asyncio.create_task(site.post(do="stream", n=1000, gap_s=0.02))
+        await until(lambda: site.model.pool.busy == 2)
+        os.kill(first, signal.SIGSTOP)
+        await until(lambda: not site.model.ready)
+        assert (await site.client.get("/health")).status_code == 503
+        answer = await hanging
+        assert answer.status_code == 424 and "was stopped by a signal" in answer.text
+        assert "was stopped by a signal" in (await stream).text.splitlines()[-1]
+        assert (await site.post(do="echo")).json()["pid"] != first  # it waited
+        await until(lambda: gone(first))
+    assert "worker 0 was stopped by a signal (SIGSTOP, SIGTSTP) or by a debugger; it starts again now" in caplog.text
+
+
+async def test_a_worker_that_is_stopped_while_it_loads_did_not_load(tmp_path: Path) -> None:
+    log = tmp_path / "pids"
+    model = served(model_config(properties={"load": "hang", "pids": str(log)}, heartbeat_timeout_s=0.2))
+    model.start()
+    await until(lambda: log.exists() and log.read_text().endswith("\n"))
+    os.kill(int(log.read_text()), signal.SIGSTOP)
+    await wait_ready(model)
+    assert model.failure.startswith("the worker was stopped by a signal")
+    await model.stop()
+
+
+async def test_a_worker_whose_loop_is_held_gets_no_calls_until_it_beats_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with running(model_config(min_workers=2, heartbeat_timeout_s=0.3)) as site:
+        frozen = asyncio.create_task(site.post(do="freeze", seconds=1.5))
+        await until(lambda: WorkerState.UNRESPONSIVE in {one.state for one in site.model.replicas})
+        (held,) = [one for one in site.model.replicas if one.state is WorkerState.UNRESPONSIVE]
+        assert await site.metric('djl_workers{model="m",state="unresponsive"') == 1
+        assert (await site.client.get("/ping")).json()["m"]["status"] == "Unhealthy"
+        assert (await site.client.get("/v2/health/ready")).status_code == 200  # the other one answers
+        answers = await asyncio.gather(*(site.post(do="echo") for _ in range(3)))
+        assert held.pid not in {answer.json()["pid"] for answer in answers}
+        assert (await frozen).json() == held.pid  # it has not been killed
+        await until(lambda: site.model.health is Health.HEALTHY)
+    assert "responds again" in caplog.text and "killed" not in caplog.text
+
+
+async def test_a_worker_that_says_that_it_can_not_answer_is_not_ready() -> None:
+    async with running(model_config(heartbeat_timeout_s=0.3)) as site:
+        await site.post(do="answers", yes=False)
+        await until(lambda: site.model.replicas[0].state is WorkerState.UNRESPONSIVE)
+        assert (await site.client.get("/health")).status_code == 503
+        waiting = asyncio.create_task(site.post(do="echo"))
+        await until(lambda: site.model.ready)  # which it tells a moment later
+        assert (await waiting).status_code == 200
+
+
 async def test_a_frozen_worker_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
-    async with running(model_config(option={"predict_timeout": 0.3})) as site:
+    async with running(model_config(heartbeat_timeout_s=0.2, option={"predict_timeout": 0.3})) as site:
         first = site.pid
         answers = await asyncio.gather(site.post(do="freeze"), site.post(do="freeze"))
         for answer in answers:
@@ -159,7 +261,7 @@ async def test_a_frozen_worker_is_replaced(caplog: pytest.LogCaptureFixture) -> 
         assert (await site.post(do="echo")).status_code == 200
         await replaced(site, signal.SIGTERM)
     assert "was killed by SIGTERM; it starts again" in caplog.text
-    assert "did not answer within 0.3 s (option.predict_timeout); it starts again now" in caplog.text
+    assert "longer than option.predict_timeout; it starts again now" in caplog.text
     assert "out of memory" not in caplog.text  # it was we who killed it
 
 
@@ -185,21 +287,16 @@ async def test_a_worker_may_be_killed_by_a_signal_without_a_name(caplog: pytest.
 async def test_a_worker_that_dies_again_soon_starts_again_later(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, short_life_s: float, delays: list[str]
 ) -> None:
-    monkeypatch.setattr(replica, "SHORT_LIFE_S", short_life_s)
-    monkeypatch.setattr(replica, "BACKOFF_S", 0.01)
-    monkeypatch.setattr(replica, "BACKOFF_MAX_S", 0.03)
+    monkeypatch.setattr(restarts, "SHORT_LIFE_S", short_life_s)
+    monkeypatch.setattr(restarts, "BACKOFF_S", 0.01)
+    monkeypatch.setattr(restarts, "BACKOFF_MAX_S", 0.03)
     async with running() as site:
         for _ in delays:
             await replaced(site, signal.SIGKILL)
     assert re.findall(r"it starts again (.*)", caplog.text) == delays
 
 
-@pytest.mark.parametrize(("times", "delay_s"), [(0, 0.0), (1, 0.5), (2, 1.0), (3, 2.0), (7, 30.0), (5000, 30.0)])
-def test_delays_between_restarts_double_up_to_a_limit(times: int, delay_s: float) -> None:
-    assert _backoff(times) == delay_s
-
-
-async def test_what_nobody_expected_while_a_worker_starts_is_the_models_failure(
+async def test_an_unexpected_error_at_a_workers_start_fails_the_model(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     model = await settled(msgspec.structs.replace(model_config(), runtime=Runtime(executable="\0")))
@@ -325,3 +422,76 @@ async def test_workers_are_counted_by_state(version: str) -> None:
     async with running(model_config(version=version)) as site:
         assert await site.metric(f'djl_workers{{model="m",state="ready",version="{version}"}}') == 1
         assert await site.metric('djl_workers{model="m",state="failed"') == 0
+
+
+class Node:
+    """A machine with one worker, at whose end of the connection the test is."""
+
+    def __init__(self) -> None:
+        self.front_ends, self.connection = socket.socketpair()
+        self.exited: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def say(self, message: AnyMessage) -> None:
+        frames = FrameWriter()
+        frames.add(message)
+        self.connection.sendall(frames.take())
+
+    def end(self) -> None:
+        if not self.exited.done():
+            self.exited.set_result("was lost with its node")
+
+
+class Nodes:
+    """A `Placement`; `nodes`: those on which a worker was started."""
+
+    def __init__(self) -> None:
+        self.nodes: asyncio.Queue[Node] = asyncio.Queue()
+
+    async def start(self, spec: ReplicaSpec, report: object = None) -> Started:
+        node = Node()
+        self.nodes.put_nowait(node)
+        return Started(node.front_ends, node.exited, node.end, node="far")
+
+    async def close(self) -> None:
+        """Nothing is left."""
+
+
+async def test_a_connection_that_closes_late_costs_a_successor_nothing() -> None:
+    placed = Nodes()
+    model = ServedModel(model_config(), Metrics().model("m", ""), placed)
+    model.start()
+    lost = await placed.nodes.get()
+    lost.say(Status("ready"))
+    await until(lambda: model.ready)
+    (worker,) = model.replicas
+    worker.send(Load(bytes(8 << 20)))  # which the node does not read any more
+    worker.flush()
+    lost.end()
+    successor = await placed.nodes.get()
+    successor.say(Status("ready"))
+    await until(lambda: model.ready)
+    lost.connection.close()
+    await until(lambda: lost.front_ends.fileno() == -1)
+    assert model.pool.capacity == 1 and worker.state is WorkerState.READY
+    successor.connection.close()
+    await model.stop()
+
+
+async def test_a_worker_whose_last_words_break_a_silence_gets_no_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica, "VERDICT_S", 0.3)  # its node is silent too
+    placed = Nodes()
+    model = ServedModel(model_config(heartbeat_timeout_s=0.2), Metrics().model("m", ""), placed)
+    model.start()
+    silent = await placed.nodes.get()
+    silent.say(Status("ready"))
+    await until(lambda: model.replicas[0].state is WorkerState.UNRESPONSIVE)
+    client = Recorder()
+    model.pool.submit(call(), client)
+    silent.say(Report())
+    silent.connection.close()
+    successor = await placed.nodes.get()
+    assert (model.pool.queued, client.error) == (1, None)
+    successor.say(Status("ready"))
+    await until(lambda: model.pool.in_flight == 1)
+    successor.connection.close()
+    await model.stop()

@@ -48,11 +48,11 @@ def test_calls_that_wait_too_long_or_are_too_many_bring_a_worker(
         ([WorkerLoad("0", "cpu", False, False, None)], False),  # the one that always runs starts again
     ],
 )
-def test_one_at_a_time_up_to_the_most(there: Sequence[WorkerLoad], grows: bool) -> None:
+def test_workers_are_added_singly_up_to_the_maximum(there: Sequence[WorkerLoad], grows: bool) -> None:
     assert scaling().decide(100.0, 100, 0.0, there).grow == (["cpu"] if grows else [])
 
 
-def test_one_that_has_come_has_a_moment_to_take_calls() -> None:
+def test_a_new_worker_has_a_moment_to_take_calls() -> None:
     tried = scaling()
     tried.decide(90.0, 2, 90.0, workers(None, ready=False))
     assert tried.decide(100.0, 2, 90.0, workers(None)) == Decision([], [], 100 + WAIT_S)
@@ -79,7 +79,7 @@ def test_spare_workers_go_when_they_have_had_nothing_to_do() -> None:
     assert scaling().decide(100.0, 0, None, workers()) == Decision([], [], None)
 
 
-def test_one_that_stands_in_for_another_stays() -> None:
+def test_a_worker_that_replaces_another_stays() -> None:
     starting = WorkerLoad("0", "cpu", False, False, None)
     _, *spares = workers(80.0, 80.0)
     assert scaling().decide(100.0, 0, None, [starting, *spares]).shrink == ["1"]
@@ -96,3 +96,22 @@ def test_after_a_failure_there_is_a_pause() -> None:
     tried.failed("cpu", 100.0)
     assert tried.decide(101.0, 100, 0.0, workers()) == Decision([], [], 100 + PAUSE_S)
     assert tried.decide(100 + PAUSE_S, 100, 0.0, workers()).grow == ["cpu"]
+
+
+@pytest.mark.parametrize(
+    ("crowded", "grows", "again_s"),
+    [
+        ([100 - WAIT_S, 90.0], True, None),  # as long as the last one has been
+        ([100.0, 90.0], False, 100 + WAIT_S),
+        ([None, 90.0], False, None),  # one has room
+        ([None, None], False, None),
+    ],
+)
+def test_requests_that_wait_in_every_worker_bring_another(
+    crowded: list[float | None], grows: bool, again_s: float | None
+) -> None:
+    """No call waits in the front end: batches and KV caches are full."""
+    there = [WorkerLoad(str(number), "cpu", False, True, None, since) for number, since in enumerate(crowded)]
+    tried = scaling(least=2)
+    tried.decide(0.0, 0, None, there)
+    assert tried.decide(100.0, 0, None, there) == Decision(["cpu"] if grows else [], [], again_s)

@@ -87,3 +87,19 @@ async def test_an_adapters_name_finds_the_model_that_has_it() -> None:
     config = msgspec.structs.replace(model_config("c", ""), adapters={"tom": "/tom", "a": "/a"})
     table.put(served(config))
     assert [table.with_adapter(name) for name in ("tom", "a", "", "ann")] == ["c", "a", "", "ann"]
+
+
+async def test_for_somebody_who_may_use_some_models_there_are_no_others() -> None:
+    table = models("a", "b", "c")
+
+    def may_use(name: str) -> bool:
+        return name in ("a", "x")
+
+    assert table.select("a", may_use=may_use).config.name == "a"
+    for name in ("b", "x", "y"):
+        with pytest.raises(ModelNotFoundError, match=f"^there is no model '{name}'; loaded: a$"):
+            table.select(name, "7", may_use=may_use)
+    with pytest.raises(ModelNotNamedError, match=r"^Parameter model_name is required: loaded: a$"):
+        table.select("", may_use=may_use)
+    with pytest.raises(ModelNotFoundError, match=r"^no model is loaded$"):
+        models("b").select("", may_use=may_use)

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from djl_python.config import ModelSpec, ServerConfig, load_model_config
+from djl_python.config import ModelSpec, ServerConfig
 from djl_python.core.errors import ModelLoadError
 from djl_python.server.models.registry import ModelRegistry
 from djl_python.server.models.trial_request import try_request
+from djl_python.sources import load_model_config
 from tests.server.harness import fake_registry, model_config, running, served
 from tests.server.in_process import InProcess
 

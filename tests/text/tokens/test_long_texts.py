@@ -42,7 +42,7 @@ def test_the_least_is_no_more_than_there_are(tokenizer: Tokenizer, text: str) ->
         assert least_tokens(tokenizer, text[start:], tokens) <= tokens
 
 
-def test_what_is_far_too_long_is_seen_in_its_beginning(tokenizer: Tokenizer) -> None:
+def test_a_text_far_too_long_is_recognized_by_its_beginning(tokenizer: Tokenizer) -> None:
     beginning = LONG["prose"][: 5 * PIECE]
     tokens = len(tokenizer.encode(beginning, add_special_tokens=False))
     limit = tokens // 10
@@ -67,29 +67,29 @@ def test_the_last_tokens_are_those_of_the_whole(tokenizer: Tokenizer) -> None:
     for name in ("prose", "odd"):
         whole = tokenizer.encode(LONG[name], add_special_tokens=True)
         for tokens in (1, 7, 500):
-            found = last_tokens(tokenizer, LONG[name], tokens, True)
-            assert found[-tokens:] == whole[-tokens:]
-            assert len(found) < len(whole)
+            ids = last_tokens(tokenizer, LONG[name], tokens, True)
+            assert ids[-tokens:] == whole[-tokens:]
+            assert len(ids) < len(whole)
         assert last_tokens(tokenizer, LONG[name], len(whole), True) == whole
 
 
 def test_a_short_text_has_the_tokens_that_it_has(tokenizer: Tokenizer, text: str) -> None:
-    found = last_tokens(tokenizer, text, 50, False)
-    assert len(found) >= min(50, len(tokenizer.encode(text, add_special_tokens=False)))
+    ids = last_tokens(tokenizer, text, 50, False)
+    assert len(ids) >= min(50, len(tokenizer.encode(text, add_special_tokens=False)))
 
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Characters of what is tokenized."""
-    found: list[int] = []
+    lengths: list[int] = []
 
     class Counting(FastBackend):
         def encode(self, text: str, add_special_tokens: bool) -> list[int]:
-            found.append(len(text))
+            lengths.append(len(text))
             return super().encode(text, add_special_tokens)
 
     monkeypatch.setattr("djl_python.text.tokens.tokenizer.FastBackend", Counting)
-    yield found
+    yield lengths
 
 
 def test_no_more_than_a_piece_is_tokenized(counted: list[int], checkpoints: dict[str, Path]) -> None:

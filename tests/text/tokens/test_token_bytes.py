@@ -44,9 +44,9 @@ def sequence(*steps: Any) -> Any:
 )
 def test_a_text_is_the_bytes_of_its_tokens(decoder: Any) -> None:
     for tokens in TEXTS:
-        found = token_bytes(decoder, dict(enumerate(tokens)).get)
-        assert found is not None
-        reader: Any = SimpleNamespace(token_bytes=found, special_ids=frozenset())
+        bytes_of = token_bytes(decoder, dict(enumerate(tokens)).get)
+        assert bytes_of is not None
+        reader: Any = SimpleNamespace(token_bytes=bytes_of, special_ids=frozenset())
         detokenizer = ByteDetokenizer(reader, [], TextOptions())
         assert "".join(detokenizer.push(i) for i in range(len(tokens) + 1)) == decoder.decode(tokens)
 

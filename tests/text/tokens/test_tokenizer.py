@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.version import Version
 
 from djl_python.core.errors import ModelLoadError
 from djl_python.text.tokens import pipelines
 from djl_python.text.tokens import tokenizer as tokenizer_module
 from djl_python.text.tokens.tokenizer import Tokenizer
+from tests.checkpoints import RELEASE, since
 from tests.text.conftest import TEXTS
 
 
@@ -24,9 +26,15 @@ def auto_tokenizer() -> Any:
     return AutoTokenizer
 
 
+#: Since when transformers makes the same tokenizer of these as the newest does, whose classes `pipelines` follows.
+SAME_SINCE = {"gpt-neox": "5.16", "llama3-misnamed": "5.22"}
+
+
 def test_ids_equal_auto_tokenizers(
     kind: str, tokenizer: Tokenizer, checkpoints: dict[str, Path], auto_tokenizer: Any
 ) -> None:
+    if Version(SAME_SINCE.get(kind, "0")) > RELEASE:
+        pytest.skip(f"before {SAME_SINCE[kind]}, transformers made another tokenizer of it")
     reference = auto_tokenizer.from_pretrained(str(checkpoints[kind]))
     for text in TEXTS:
         for special in (True, False):
@@ -43,6 +51,7 @@ def test_ids_equal_auto_tokenizers(
     assert tokenizer.id_to_token(tokenizer.vocab_size + 5) is None
 
 
+@since("5.23")
 def test_class_tables_are_those_of_transformers() -> None:
     from transformers.models.auto import tokenization_auto as auto
 

@@ -70,11 +70,11 @@ def hear(
 def cuts(text: str) -> list[list[str]]:
     """The text whole, character by character, and in random pieces."""
     draw = random.Random(len(text))
-    found = [[text], list(text)]
+    divided = [[text], list(text)]
     for _ in range(4):
         at = sorted(draw.sample(range(len(text) + 1), min(5, len(text))))
-        found.append([text[i:j] for i, j in zip([0, *at], [*at, len(text)], strict=True)])
-    return found
+        divided.append([text[i:j] for i, j in zip([0, *at], [*at, len(text)], strict=True)])
+    return divided
 
 
 CALL = '{"name": "weather", "arguments": {"city": "São \\"P\\" }]"}}'
@@ -439,8 +439,8 @@ HEARD = [
 def test_calls_and_content_are_told_apart(name: str, text: str, content: str, calls: list[tuple[str, str]]) -> None:
     for pieces in cuts(text):
         assert hear(tool_parser_class(name)(USE), pieces)[:2] == (content, calls), pieces
-    found = tool_parser_class(name)(USE).feed(text)
-    assert [call.name for call in found.calls if call.name] == [called for called, _ in calls]  # not only at the end
+    parsed = tool_parser_class(name)(USE).feed(text)
+    assert [call.name for call in parsed.calls if call.name] == [called for called, _ in calls]  # not only at the end
 
 
 @pytest.mark.parametrize(
@@ -472,8 +472,8 @@ def test_text_leaves_once_it_can_be_no_call(name: str, text: str, content: str) 
 @pytest.mark.parametrize("name", sorted(TOOL_PARSERS))
 def test_a_syntax_names_what_may_be_special_tokens(name: str) -> None:
     calls = [text for syntax, text, content, calls in HEARD if syntax == name and calls and not content]
-    found = re.findall(r"</?[\w:]+>|<[|｜][^<>]+[|｜]>|\[[A-Z_]+\]", "".join(calls))
-    assert set(tool_parser_class(name).markers) == set(found)
+    markers = re.findall(r"</?[\w:]+>|<[|｜][^<>]+[|｜]>|\[[A-Z_]+\]", "".join(calls))
+    assert set(tool_parser_class(name).markers) == set(markers)
 
 
 @pytest.mark.parametrize(
@@ -606,7 +606,7 @@ def test_arguments_leave_while_they_are_written() -> None:
     assert second.arguments == 'ty": '
 
 
-def test_one_call_only_where_parallel_ones_are_not_wanted() -> None:
+def test_only_the_first_call_is_kept_where_parallel_ones_are_not_wanted() -> None:
     use = ToolUse(tools=USE.tools, parallel=False)
     text = f"<tool_call>{CALL}</tool_call><tool_call>{CALL}</tool_call>"
     for pieces in cuts(text):

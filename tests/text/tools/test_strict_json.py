@@ -13,12 +13,12 @@ from djl_python.text.tools.strict_json import StrictJson, strict
 
 def written(text: str) -> str:
     """What becomes of a text, fed up to its end."""
-    made, found = StrictJson(), ""
+    made, json_text = StrictJson(), ""
     for char in text:
-        found += made.feed(char)
+        json_text += made.feed(char)
         if made.done:
-            return found
-    return found + made.close()
+            return json_text
+    return json_text + made.close()
 
 
 def random_value(draw: random.Random, depth: int = 0) -> Any:
@@ -78,7 +78,7 @@ def test_json_stays_as_it_is(seed: int) -> None:
         ("[", []),
     ],
 )
-def test_what_models_write_becomes_json(text: str, expected: Any) -> None:
+def test_relaxed_json_of_models_becomes_json(text: str, expected: Any) -> None:
     assert json.loads(written(text)) == expected
 
 
@@ -87,14 +87,14 @@ def test_what_models_write_becomes_json(text: str, expected: Any) -> None:
 )
 def test_the_text_after_an_object_that_was_not_closed_is_no_part_of_it(text: str) -> None:
     made = StrictJson()
-    found = "".join(made.feed(char) for char in text[: text.index("<")])
-    found += made.feed("<")
+    json_text = "".join(made.feed(char) for char in text[: text.index("<")])
+    json_text += made.feed("<")
     assert made.done and made.stray
-    assert "a" in json.loads(found) or text == "{</x"
+    assert "a" in json.loads(json_text) or text == "{</x"
 
 
 @pytest.mark.parametrize("seed", range(300))
-def test_whatever_is_fed_json_comes_out(seed: int) -> None:
+def test_any_text_becomes_json(seed: int) -> None:
     draw = random.Random(seed)
     for _ in range(20):
         text = draw.choice("{[") + "".join(draw.choices("{}[]:,\"'\\ \n<a1.-tuNé", k=draw.randrange(14)))

@@ -1,9 +1,4 @@
-"""The answer to a chat, whole or as a stream of chunks: OpenAI's objects, of which LMI's chat schema has a part.
-
-Runs in the worker. A token's `bytes` are its own, a part of a character perhaps; joined, they are the answer's, and
-those of the token that ended it.
-Sources: OpenAI's API reference (chat completions), LMI's chat schema 0.31, TGI 2.3.2's OpenAPI document.
-"""
+"""The answer to a chat, whole or as a stream of chunks, in the shapes of `shapes`. Runs in the worker."""
 
 from __future__ import annotations
 
@@ -13,176 +8,41 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
 
-import msgspec
 from msgspec import UNSET, UnsetType
 
-from ....core.types import Delta, Finish, FinishReason, Token, ToolCallDelta, TopToken
+from ....core.types import Delta, Finish, FinishReason, Token, ToolCallDelta
 from ..framing import DoneFormatter, around
-
-ROLE: Final = "assistant"
-
-
-# ------------------------------------------------------------------------------------------------ shapes
-
-
-class Alternative(msgspec.Struct, frozen=True):
-    """A token and its log-probability."""
-
-    token: str
-    logprob: float
-    bytes: list[int]
-
-
-class TokenLogprob(msgspec.Struct, frozen=True):
-    """A generated token, and the likeliest tokens at its position."""
-
-    token: str
-    logprob: float
-    bytes: list[int]
-    top_logprobs: list[Alternative]
-
-
-class Logprobs(msgspec.Struct, frozen=True):
-    """Log-probabilities of the tokens of an answer, or of a piece of one."""
-
-    content: list[TokenLogprob]
-    refusal: UnsetType | None = UNSET
-
-
-class FunctionCall(msgspec.Struct, frozen=True):
-    """The function to call. `arguments` is JSON as text; in a stream it comes in pieces, after the name."""
-
-    arguments: str
-    name: str | UnsetType = UNSET
-
-
-class ToolCall(msgspec.Struct, frozen=True):
-    """A call that the model wants made. In a stream, `index` says which call a piece belongs to."""
-
-    function: FunctionCall
-    index: int | UnsetType = UNSET
-    id: str | UnsetType = UNSET
-    type: Literal["function"] | UnsetType = UNSET
-
-
-class AnswerMessage(msgspec.Struct, frozen=True):
-    """The model's message. `content` is null if it only calls tools, or ends within its reasoning.
-
-    Reasoning is there, or null, if it is split off; clients know it by one of two names.
-    """
-
-    role: Literal["assistant"]
-    content: str | None
-    reasoning_content: str | UnsetType | None = UNSET
-    reasoning: str | UnsetType | None = UNSET
-    refusal: UnsetType | None = UNSET
-    tool_calls: list[ToolCall] | UnsetType = UNSET
-
-
-class ChatChoice(msgspec.Struct, frozen=True):
-    """One of the answers."""
-
-    index: int
-    message: AnswerMessage
-    logprobs: Logprobs | None
-    finish_reason: str
-
-
-class AnswerDelta(msgspec.Struct, frozen=True):
-    """A piece of the model's message."""
-
-    role: Literal["assistant"] | UnsetType = UNSET
-    content: str | UnsetType = UNSET
-    reasoning_content: str | UnsetType = UNSET
-    reasoning: str | UnsetType = UNSET
-    tool_calls: list[ToolCall] | UnsetType = UNSET
-
-
-class ChunkChoice(msgspec.Struct, frozen=True):
-    """A piece of one of the answers; the last has the finish_reason."""
-
-    index: int
-    delta: AnswerDelta
-    logprobs: Logprobs | None
-    finish_reason: str | None
-
-
-class CompletionDetails(msgspec.Struct, frozen=True):
-    """Which of the completion's tokens were reasoning, the marks around it included."""
-
-    reasoning_tokens: int
-
-
-class Usage(msgspec.Struct, frozen=True):
-    """Token counts. There are details if the model's reasoning is split off."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    completion_tokens_details: CompletionDetails | UnsetType = UNSET
-
-
-class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a chat. LMI's has neither `model` nor `system_fingerprint`."""
-
-    id: str
-    object: Literal["chat.completion"] = "chat.completion"
-    created: int
-    model: str | UnsetType = UNSET
-    system_fingerprint: str | UnsetType = UNSET
-    choices: list[ChatChoice]
-    usage: Usage
-
-
-class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
-    """One object of a stream. With include_usage, the last has `usage` and no choices; in the others it is null."""
-
-    id: str
-    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
-    created: int
-    model: str | UnsetType = UNSET
-    system_fingerprint: str | UnsetType = UNSET
-    choices: list[ChunkChoice]
-    usage: Usage | UnsetType | None = UNSET
-
-
-class UsageCount:
-    """Counts the tokens of an answer: each prompt once, however many sequences it has."""
-
-    def __init__(self, sequences_per_prompt: int = 1) -> None:
-        self._sequences_per_prompt = sequences_per_prompt
-        self._prompts: dict[int, int] = {}
-        self._completion_tokens = 0
-        self._reasoning_tokens: int | None = None
-
-    def add(self, choice: int, finish: Finish) -> None:
-        """Count a sequence that has ended."""
-        self._prompts[choice // self._sequences_per_prompt] = finish.prompt_tokens
-        self._completion_tokens += finish.generated_tokens
-        if finish.reasoning_tokens is not None:
-            self._reasoning_tokens = (self._reasoning_tokens or 0) + finish.reasoning_tokens
-
-    def usage(self) -> Usage:
-        """The token counts of the sequences that have ended."""
-        prompt_tokens = sum(self._prompts.values())
-        details = UNSET if self._reasoning_tokens is None else CompletionDetails(self._reasoning_tokens)
-        return Usage(prompt_tokens, self._completion_tokens, prompt_tokens + self._completion_tokens, details)
-
-
-# ------------------------------------------------------------------------------------------------ the formatter
+from ..token_reports import PromptLogprobs, prompt_logprobs
+from .request import ChatRequest
+from .shapes import (
+    ROLE,
+    AnswerDelta,
+    AnswerMessage,
+    ChatChoice,
+    ChatChunk,
+    ChatCompletion,
+    ChunkChoice,
+    FunctionCall,
+    Logprobs,
+    ToolCall,
+    call_piece,
+    function_call,
+    token_logprob,
+    whole_call,
+)
+from .usage import Usage, UsageCount
 
 
 @dataclass(frozen=True)
 class ChatStyle:
-    """How the APIs' answers differ.
+    """The differences between APIs' answers.
 
     Attributes:
         finish_reasons: the API's names of the reasons.
-        tool_calls_reason: the reason to report if the model called tools; None: the same as without tools.
+        tool_calls_reason: the finish reason after tool calls; None: the usual one.
         model, system_fingerprint: put into every object if set.
-        role_always: whether every delta has role and content (TGI), instead of the role in the first only.
+        role_always: whether every delta has role and content, or tool calls (TGI); else the first alone has the role.
         refusals: whether to write `refusal` where OpenAI has it.
     """
 
@@ -205,6 +65,7 @@ class _Sequence:
 
     chunk: Callable[[str], bytes] | None = None
     begun: bool = False
+    generated: int = 0
     texts: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
     tokens: list[Token] = field(default_factory=list)
@@ -217,8 +78,7 @@ class ChatFormatter(DoneFormatter):
 
     Args:
         framing: json, jsonlines or sse; the last two stream.
-        logprobs: whether the client asked for them.
-        include_usage: whether a stream ends with the usage.
+        fields: the request, which selects the parts of the answer.
         headers: further response headers.
 
     Attributes:
@@ -229,25 +89,33 @@ class ChatFormatter(DoneFormatter):
         self,
         framing: str,
         style: ChatStyle,
+        fields: ChatRequest,
         *,
-        logprobs: bool = False,
-        include_usage: bool = False,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(framing, headers)
         self._style = style
-        self.shows_logprobs = logprobs
-        self._include_usage = include_usage
+        self._fields = fields
+        self.shows_logprobs = bool(fields.logprobs)
+        self._shows_ids = bool(fields.return_token_ids)
+        self._calls_functions = bool(fields.functions)  # as before there were tools
+        self._prompt_ids: list[int] = []
         self.id = f"chatcmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
         self._sequences: defaultdict[int, _Sequence] = defaultdict(_Sequence)
         self._count = UsageCount()
         self._refusal: UnsetType | None = None if style.refusals else UNSET
+        self._no_reasoning: UnsetType | None = UNSET  # a placeholder in pieces without reasoning
+
+    def prepared(self, prompt_ids: Sequence[list[int]], *, splits_reasoning: bool) -> None:
+        self._no_reasoning = None if splits_reasoning else UNSET
+        self._prompt_ids = [token_id for ids in prompt_ids for token_id in ids]
 
     def push(self, delta: Delta) -> bytes:
         sequence = self._sequences[delta.choice]
         if sequence.chunk is not None and delta.finish is None and not (delta.tool_calls or delta.reasoning):
             return sequence.chunk(delta.text) if delta.text else b""
+        sequence.generated += len(delta.tokens)
         for call in delta.tool_calls:
             sequence.calls.setdefault(call.index, []).append(call)
         if delta.finish is not None:
@@ -257,51 +125,76 @@ class ChatFormatter(DoneFormatter):
             return self._piece(sequence, delta)
         sequence.texts.append(delta.text)
         sequence.reasoning.append(delta.reasoning)
-        if self.shows_logprobs:
+        if self.shows_logprobs or self._shows_ids:
             sequence.tokens += delta.tokens
         return b""
 
     def end(self) -> bytes:
         if not self.stream:
             return self._encode(self._whole())
-        if not self._include_usage:
+        if not self._fields.include_usage:
             return self._done
         return self._encode(self._chunk([], self._count.usage())) + self._done
 
     def _piece(self, sequence: _Sequence, delta: Delta) -> bytes:
         """A chunk; b"" if the step has nothing to report (half a character, say)."""
-        said = delta.text or delta.reasoning or delta.tool_calls
-        if not (said or delta.finish is not None or (self.shows_logprobs and delta.tokens)):
+        content = delta.text or delta.reasoning or delta.tool_calls
+        if not (content or delta.finish is not None or (self._reports_tokens and delta.tokens)):
             return b""
         chunk = self._piece_of(sequence, delta)
-        if sequence.chunk is None and not self.shows_logprobs and sequence.finish is None:
+        alike = not (self._reports_tokens or self._fields.continuous_usage)
+        if sequence.chunk is None and alike and sequence.finish is None:
             sequence.chunk = around(lambda text: self._piece_of(sequence, Delta(choice=delta.choice, text=text)))
         return chunk
 
     def _piece_of(self, sequence: _Sequence, delta: Delta) -> bytes:
+        first = not sequence.begun
         choice = ChunkChoice(
             index=delta.choice,
             delta=self._delta(sequence, delta),
             logprobs=self._logprobs_of(delta.tokens),
             finish_reason=None if delta.finish is None else self._reason(sequence),
+            token_ids=self._ids_of(delta.tokens),
         )
-        return self._encode(self._chunk([choice], None if self._include_usage else UNSET))
+        prompt_ids = self._prompt_ids if first and self._shows_ids else UNSET
+        return self._encode(self._chunk([choice], self._usage_so_far(sequence), prompt_ids))
+
+    def _usage_so_far(self, sequence: _Sequence) -> Usage | UnsetType | None:
+        if not self._fields.continuous_usage:
+            return None if self._fields.include_usage else UNSET
+        done, prompt_tokens = sequence.finish, len(self._prompt_ids)
+        generated = sequence.generated if done is None else done.generated_tokens
+        return Usage(prompt_tokens, generated, prompt_tokens + generated)
+
+    @property
+    def _reports_tokens(self) -> bool:
+        """Whether the answer reports tokens that have no text yet."""
+        return self.shows_logprobs or self._shows_ids
 
     def _delta(self, sequence: _Sequence, delta: Delta) -> AnswerDelta:
         named = self._style.role_always or not sequence.begun
         sequence.begun = True
         # Reasoning and tool calls come without content, and so does a last delta without text.
-        other = delta.reasoning or delta.tool_calls
-        wordless = not delta.text and (other or not (named or (self.shows_logprobs and delta.tokens)))
+        calls = [call_piece(call) for call in delta.tool_calls]
+        if self._style.role_always and delta.finish is not None and sequence.calls and not (calls or delta.text):
+            calls = [ToolCall(index=max(sequence.calls), function=FunctionCall(arguments=""))]
+        other = delta.reasoning or calls
+        wordless = not delta.text and (other or not (named or (self._reports_tokens and delta.tokens)))
         return AnswerDelta(
             role=ROLE if named else UNSET,
             content=UNSET if wordless else delta.text,
-            reasoning_content=delta.reasoning or UNSET,
-            reasoning=delta.reasoning or UNSET,
-            tool_calls=[_call_piece(call) for call in delta.tool_calls] or UNSET,
+            reasoning_content=delta.reasoning or self._no_reasoning,
+            reasoning=delta.reasoning or self._no_reasoning,
+            tool_calls=UNSET if self._calls_functions else calls or UNSET,
+            function_call=function_call(delta.tool_calls) if self._calls_functions and calls else UNSET,
         )
 
-    def _chunk(self, choices: list[ChunkChoice], usage: Usage | UnsetType | None) -> ChatChunk:
+    def _chunk(
+        self,
+        choices: list[ChunkChoice],
+        usage: Usage | UnsetType | None,
+        prompt_ids: list[int] | UnsetType = UNSET,
+    ) -> ChatChunk:
         return ChatChunk(
             id=self.id,
             created=self._created,
@@ -309,6 +202,7 @@ class ChatFormatter(DoneFormatter):
             system_fingerprint=self._style.system_fingerprint,
             choices=choices,
             usage=usage,
+            prompt_token_ids=prompt_ids,
         )
 
     def _whole(self) -> ChatCompletion:
@@ -323,51 +217,60 @@ class ChatFormatter(DoneFormatter):
                     message=self._message(sequence),
                     logprobs=self._logprobs_of(sequence.tokens),
                     finish_reason=self._reason(sequence),
+                    token_ids=self._ids_of(sequence.tokens),
                 )
                 for index, sequence in sorted(self._sequences.items())
             ],
             usage=self._count.usage(),
+            prompt_token_ids=self._prompt_ids if self._shows_ids else UNSET,
+            prompt_logprobs=self._prompt_logprobs(),
         )
+
+    def _prompt_logprobs(self) -> PromptLogprobs | UnsetType:
+        alternatives = self._fields.reported_prompt_logprobs
+        finishes = [sequence.finish for sequence in self._sequences.values() if sequence.finish is not None]
+        if alternatives is None or not finishes:
+            return UNSET
+        return prompt_logprobs(finishes[0].prefill, alternatives)
 
     def _message(self, sequence: _Sequence) -> AnswerMessage:
         text, reasoning = "".join(sequence.texts), "".join(sequence.reasoning)
         split = sequence.finish is not None and sequence.finish.reasoning_tokens is not None
         shown = (reasoning or None) if split else UNSET
+        calls = [whole_call(pieces) for _, pieces in sorted(sequence.calls.items())]
         return AnswerMessage(
             role=ROLE,
             content=None if (sequence.calls or reasoning) and not text else text,
             reasoning_content=shown,
             reasoning=shown,
             refusal=self._refusal,
-            tool_calls=[_call(pieces) for _, pieces in sorted(sequence.calls.items())] or UNSET,
+            tool_calls=UNSET if self._calls_functions else calls or UNSET,
+            function_call=calls[0].function if self._calls_functions and calls else UNSET,
         )
 
     def _reason(self, sequence: _Sequence) -> str:
         assert sequence.finish is not None
         reason = sequence.finish.reason
-        called = self._style.tool_calls_reason
-        if called is not None and sequence.calls and not _is_cut(sequence.calls, reason):
-            return called
+        if (
+            (called := self._style.tool_calls_reason) is not None
+            and sequence.calls
+            and not _is_cut(sequence.calls, reason)
+        ):
+            return "function_call" if self._calls_functions else called
         return self._style.finish_reasons[reason]
 
     def _logprobs_of(self, tokens: Sequence[Token]) -> Logprobs | None:
         if not self.shows_logprobs:
             return None
-        return Logprobs([_token_logprob(token) for token in tokens], self._refusal)
+        by_id = bool(self._fields.return_tokens_as_token_ids)
+        return Logprobs([token_logprob(token, by_id) for token in tokens], self._refusal)
 
-
-def _token_logprob(token: Token) -> TokenLogprob:
-    own = token.alternative
-    assert own is not None  # only the first prompt token has no log-probability
-    return TokenLogprob(own.text, own.logprob, list(own.own_bytes), [_alternative(one) for one in token.top])
-
-
-def _alternative(token: TopToken) -> Alternative:
-    return Alternative(token.text, token.logprob, list(token.own_bytes))
+    def _ids_of(self, tokens: Sequence[Token]) -> list[int] | UnsetType:
+        return [token.id for token in tokens] if self._shows_ids else UNSET
 
 
 def _is_cut(calls: Mapping[int, Sequence[ToolCallDelta]], reason: FinishReason) -> bool:
-    """Whether a limit has cut off the calls, or a stop sequence the last: what is left of its arguments is no JSON."""
+    """Whether a limit or a stop sequence has cut off the last call, whose arguments are no JSON then."""
     if reason is not FinishReason.STOP:
         return reason is FinishReason.LENGTH
     try:
@@ -375,24 +278,3 @@ def _is_cut(calls: Mapping[int, Sequence[ToolCallDelta]], reason: FinishReason) 
     except (ValueError, RecursionError):
         return True
     return False
-
-
-def _call_piece(call: ToolCallDelta) -> ToolCall:
-    """A piece of a tool call in a stream; the first piece has id and name."""
-    return ToolCall(
-        index=call.index,
-        id=call.id or UNSET,
-        type="function" if call.id else UNSET,
-        function=FunctionCall(name=call.name or UNSET, arguments=call.arguments),
-    )
-
-
-def _call(pieces: Sequence[ToolCallDelta]) -> ToolCall:
-    """A whole tool call, from its pieces."""
-    return ToolCall(
-        id="".join(piece.id for piece in pieces),
-        type="function",
-        function=FunctionCall(
-            name="".join(piece.name for piece in pieces), arguments="".join(piece.arguments for piece in pieces)
-        ),
-    )

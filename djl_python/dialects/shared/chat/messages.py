@@ -6,29 +6,17 @@ schema 0.31, TGI 2.3.2's OpenAPI document.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
 
-from ....core.errors import ParameterError, PayloadError
-from ....core.types import ImageSource, ToolUse
+from ....core import budgets
+from ....core.errors import PayloadError
+from ....core.types import ImageSource
 from ....formats.json_framing import encode_json
-from ....formats.json_schema import check, check_depth
-from ..request_body import shown
-
-#: Names that OpenAI takes, and dots, for tools in namespaces.
-FunctionId = Annotated[
-    str,
-    # In Python, "$" also matches before a final newline.
-    Meta(
-        pattern=r"^[a-zA-Z0-9_.-]{1,64}$(?!\n)",
-        extra={"expected": "a name of 1 to 64 letters, digits, underscores, dots and hyphens"},
-    ),
-]
-_NO_PARAMETERS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
-
+from ..typed_body import OTHER_TAG
 
 # ------------------------------------------------------------------------------------------------ content
 
@@ -77,7 +65,7 @@ class DeveloperMessage(msgspec.Struct, frozen=True, tag_field="role", tag="devel
 
 
 class UserMessage(msgspec.Struct, frozen=True, tag_field="role", tag="user"):
-    """What a user says or shows."""
+    """A user's text and images."""
 
     content: str | list[TextPart | ImagePart]
     name: str | None = None
@@ -107,31 +95,87 @@ class AssistantMessage(msgspec.Struct, frozen=True, tag_field="role", tag="assis
     reasoning: str | None = None
     reasoning_content: str | None = None
     tool_calls: list[MadeToolCall] | None = None
+    function_call: CalledFunction | None = None
 
 
 class ToolMessage(msgspec.Struct, frozen=True, tag_field="role", tag="tool"):
-    """What a tool answered. TGI's messages have no `tool_call_id`."""
+    """A tool's answer. TGI's messages have no `tool_call_id`."""
 
     content: str | list[TextPart]
     tool_call_id: str | None = None
     name: str | None = None
 
 
-Message = SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage
-Messages = Annotated[list[Message], Meta(min_length=1)]
+class FunctionMessage(msgspec.Struct, frozen=True, tag_field="role", tag="function"):
+    """The answer of the function `name`: OpenAI's form before `tool`."""
+
+    name: str
+    content: str | list[TextPart] | None = None
 
 
-def template_messages(messages: Sequence[Message], *, takes_images: bool) -> tuple[dict[str, Any], ...]:
+class OtherMessage(msgspec.Struct, frozen=True, tag_field="role", tag=OTHER_TAG):
+    """A message of a role that the model's chat template knows: `document`, say."""
+
+    content: str | list[TextPart]
+    name: str | None = None
+
+
+Message = (
+    SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage | FunctionMessage | OtherMessage
+)
+_ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
+Messages = Annotated[list[Message], Meta(min_length=1, max_length=budgets.MESSAGES.most)]
+
+
+def with_other_roles(body: dict[str, Any]) -> dict[str, Any]:
+    """The body of a chat, in which messages of roles that have no type are `OtherMessage`s.
+
+    Raises:
+        PayloadError: such a role is too long.
+    """
+    messages = body.get("messages")
+    if not isinstance(messages, list):
+        return body
+    tagged: list[Any] = list(messages)
+    for i, message in enumerate(messages):
+        role = message.get("role") if isinstance(message, dict) else None
+        if isinstance(role, str) and role and role not in _ROLES:
+            if wrong := budgets.ROLE_CHARS.excess(len(role)):
+                raise PayloadError(f"messages[{i}].role: {wrong}", f"messages[{i}].role")
+            tagged[i] = {**message, "role": OTHER_TAG}
+    return {**body, "messages": tagged}
+
+
+def template_messages(
+    messages: Sequence[Message], roles: Sequence[str], *, takes_images: bool
+) -> tuple[dict[str, Any], ...]:
     """The messages in the form of `types.Chat`.
 
     Content without images becomes one string, its parts concatenated: most templates read nothing else. Image parts
-    lose their URLs, which `image_sources` lists.
-    The role `developer` becomes `system`, which templates know.
+    lose their URLs, which `image_sources` lists. A `function_call` becomes a tool call, which the next message of role
+    `function` answers.
+
+    Args:
+        roles: the messages' roles as the client named them.
 
     Raises:
-        PayloadError: an image for a model that takes none, or an assistant's message without content and tool calls.
+        PayloadError: too many parts, an image for a model that takes none, or an assistant's message without content
+            and tool calls.
     """
-    return tuple(_message(message, f"messages[{i}]", takes_images) for i, message in enumerate(messages))
+    parts = sum([len(message.content) for message in messages if isinstance(message.content, list)])
+    if wrong := budgets.PARTS.excess(parts):
+        raise PayloadError(f"messages: {wrong}", "messages")
+    shapes: list[dict[str, Any]] = []
+    call_id = ""
+    for i, (message, role) in enumerate(zip(messages, roles, strict=True)):
+        shape = _message(message, f"messages[{i}]", takes_images) | {"role": role}
+        if isinstance(message, AssistantMessage) and message.function_call is not None:
+            call_id = f"call{i:05}"  # nine characters, as Mistral's templates want
+            shape["tool_calls"] = [made_call(message.function_call, call_id, f"messages[{i}].function_call.arguments")]
+        elif isinstance(message, FunctionMessage):
+            shape["tool_call_id"] = call_id
+        shapes.append(shape)
+    return tuple(shapes)
 
 
 def image_sources(messages: Sequence[Message]) -> tuple[ImageSource, ...]:
@@ -155,16 +199,14 @@ def _images(messages: Sequence[Message]) -> Iterator[tuple[str, ImageUrl]]:
 
 def _message(message: Message, path: str, takes_images: bool) -> dict[str, Any]:
     match message:
-        case SystemMessage() | DeveloperMessage():
-            shape: dict[str, Any] = {"role": "system", "content": _text(message.content)}
         case UserMessage():
-            shape = {"role": "user", "content": _user_content(message.content, f"{path}.content", takes_images)}
+            shape: dict[str, Any] = {"content": _user_content(message.content, f"{path}.content", takes_images)}
         case AssistantMessage():
             shape = _assistant(message, path)
-        case ToolMessage():
-            shape = {"role": "tool", "content": _text(message.content)}
-            if message.tool_call_id is not None:
-                shape["tool_call_id"] = message.tool_call_id
+        case _:
+            shape = {"content": _text(message.content or "")}
+    if isinstance(message, ToolMessage) and message.tool_call_id is not None:
+        shape["tool_call_id"] = message.tool_call_id
     if message.name is not None:
         shape["name"] = message.name
     return shape
@@ -173,26 +215,35 @@ def _message(message: Message, path: str, takes_images: bool) -> dict[str, Any]:
 def _assistant(message: AssistantMessage, path: str) -> dict[str, Any]:
     content = message.content if message.content is not None else message.refusal
     reasoning = message.reasoning_content if message.reasoning_content is not None else message.reasoning
-    if content is None and reasoning is None and not message.tool_calls:
+    if content is None and reasoning is None and not message.tool_calls and message.function_call is None:
         raise PayloadError(f"{path}.content: required where there are no tool_calls", f"{path}.content")
-    shape: dict[str, Any] = {"role": "assistant", "content": _text(content or "")}
+    shape: dict[str, Any] = {"content": _text(content or "")}
     if reasoning is not None:
         shape["reasoning_content"] = reasoning
     if message.tool_calls:
         shape["tool_calls"] = [
-            _made_call(call, f"{path}.tool_calls[{i}].function.arguments") for i, call in enumerate(message.tool_calls)
+            made_call(call.function, call.id, f"{path}.tool_calls[{i}].function.arguments")
+            for i, call in enumerate(message.tool_calls)
         ]
     return shape
 
 
-def _made_call(call: MadeToolCall, path: str) -> dict[str, Any]:
-    arguments = call.function.arguments
+def made_call(function: CalledFunction, call_id: str, path: str) -> dict[str, Any]:
+    """A call of an earlier answer, in the form of `types.Chat`.
+
+    Args:
+        path: the field that has the arguments, for errors.
+
+    Raises:
+        PayloadError: the arguments are nested too deeply.
+    """
+    arguments = function.arguments
     if not isinstance(arguments, str):
         try:
             arguments = encode_json(arguments or {}).decode()
         except RecursionError as exc:
             raise PayloadError(f"{path}: nested too deeply", path) from exc
-    return {"id": call.id, "type": call.type, "function": {"name": call.function.name, "arguments": arguments}}
+    return {"id": call_id, "type": "function", "function": {"name": function.name, "arguments": arguments}}
 
 
 def _text(content: str | Sequence[TextPart | RefusalPart]) -> str:
@@ -213,86 +264,3 @@ def _user_content(
         at = next(i for i, part in enumerate(content) if isinstance(part, ImagePart))
         raise PayloadError(f"{path}[{at}]: this model does not take images, expected text", f"{path}[{at}]")
     return [msgspec.to_builtins(part) if isinstance(part, TextPart) else {"type": "image"} for part in content]
-
-
-# ------------------------------------------------------------------------------------------------ tools
-
-
-class FunctionSpec(msgspec.Struct, frozen=True):
-    """A function. `parameters` is a JSON schema; `arguments` is TGI's name for it."""
-
-    name: FunctionId
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    arguments: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
-class Tool(msgspec.Struct, frozen=True):
-    """Something the model may call."""
-
-    function: FunctionSpec
-    type: Literal["function"] = "function"
-
-
-class FunctionName(msgspec.Struct, frozen=True):
-    """One of the functions."""
-
-    name: FunctionId
-
-
-class NamedTool(msgspec.Struct, frozen=True):
-    """The tool to call."""
-
-    function: FunctionName
-    type: Literal["function"] = "function"
-
-
-_MODES: Final[Mapping[str, Literal["auto", "none", "required"]]] = {
-    "auto": "auto",
-    "none": "none",
-    "required": "required",
-}
-_MODE_OR_NAME: Final = '"auto", "none", "required", a tool\'s name (as TGI\'s clients send it)'
-ToolChoice = Annotated[str, Meta(description=_MODE_OR_NAME, extra={"expected": _MODE_OR_NAME})] | NamedTool
-
-
-def tool_use(tools: Sequence[Tool] | None, choice: ToolChoice | None, parallel: bool | None) -> ToolUse | None:
-    """The tools of a chat; None without any.
-
-    Raises:
-        ParameterError: the choice is not among the tools, or a tool's parameters are not the schema of an object.
-    """
-    choice = "auto" if choice is None else choice
-    mode = None if isinstance(choice, NamedTool) else _MODES.get(choice)
-    forced = mode not in ("auto", "none")
-    if not tools:
-        if forced:
-            raise ParameterError("tool_choice: only where there are tools", "tool_choice")
-        return None
-    shapes = tuple(_tool(tool.function, f"tools[{i}].function", forced) for i, tool in enumerate(tools))
-    parallel = parallel is not False
-    if mode is not None:
-        return ToolUse(tools=shapes, choice=mode, parallel=parallel)
-    if isinstance(choice, NamedTool):
-        field, expected, name = "tool_choice.function.name", "", choice.function.name
-    else:
-        field, expected, name = "tool_choice", '"auto", "none", "required" or ', choice
-    if name not in (names := [tool.function.name for tool in tools]):
-        raise ParameterError(
-            f"{field}: expected {expected}one of the tools ({', '.join(names)}), got {shown(name)}", field
-        )
-    return ToolUse(tools=shapes, choice="named", name=name, parallel=parallel)
-
-
-def _tool(function: FunctionSpec, path: str, forced: bool) -> dict[str, Any]:
-    shape: dict[str, Any] = {"name": function.name}
-    if function.description is not None:
-        shape["description"] = function.description
-    shape["parameters"] = schema = function.parameters or function.arguments or _NO_PARAMETERS
-    field = f"{path}.{'parameters' if function.parameters else 'arguments'}"
-    (check if forced else check_depth)(schema, field)
-    kinds = schema.get("type", "object")
-    if kinds != "object" and not (isinstance(kinds, list) and "object" in kinds):
-        raise ParameterError(f'{field}.type: expected "object", got {shown(kinds)}', f"{field}.type")
-    return {"type": "function", "function": shape}

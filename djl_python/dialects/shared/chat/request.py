@@ -6,6 +6,7 @@ document. Under option.tgi_compat a final assistant message is continued, as in 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -13,13 +14,13 @@ import msgspec
 from msgspec import Meta
 
 from ....config import ModelConfig
+from ....core import budgets
 from ....core.errors import ParameterError
 from ....core.types import Branching, Chat, GenerateRequest, ToolUse
 from ..adapters import adapter_of_model
 from ..fields.generation import (
     UNBOUNDED,
     Alternatives,
-    GenerationFields,
     OneOrMore,
     check_fields,
     sampling_params,
@@ -27,25 +28,24 @@ from ..fields.generation import (
     without_effect,
 )
 from ..fields.structured_output import grammar_of, grammars_of, refuse_restrictions
+from ..token_reports import check_reports, reports_without_effect
 from ..typed_body import read_body, unknown_fields
 from .messages import (
     AssistantMessage,
     Messages,
-    Tool,
-    ToolChoice,
     asks_for_detail,
     image_sources,
     template_messages,
-    tool_use,
+    with_other_roles,
 )
+from .thinking import ThinkingFields, thinking_budget, thinking_variables
+from .tools import FUNCTIONS, FunctionChoice, Functions, NamedTool, ToolChoice, Tools, tool_use
 
-#: OpenAI's fields before `tools` -> their successors.
-_LEGACY: Final = {"functions": "tools", "function_call": "tool_choice"}
 #: Fields that chat templates may read.
 _VARIABLES: Final = ("guideline", "reasoning_effort")
 
 
-class ChatRequest(GenerationFields, frozen=True, kw_only=True):
+class ChatRequest(ThinkingFields, frozen=True, kw_only=True):
     """The body of a chat request."""
 
     messages: Annotated[Messages, Meta(description="The chat so far; the answer follows.")]
@@ -54,11 +54,18 @@ class ChatRequest(GenerationFields, frozen=True, kw_only=True):
     top_logprobs: (
         Annotated[Alternatives, Meta(description="Alternatives to report with each token; needs logprobs.")] | None
     ) = None
-    tools: Annotated[list[Tool], Meta(description="Functions that the model may call.")] | None = None
+    tools: Tools | None = None
     tool_choice: ToolChoice | None = None
+    functions: Functions | None = None
+    function_call: FunctionChoice | None = None
     parallel_tool_calls: Annotated[bool, Meta(description="false: one call at most.")] | None = None
-    modalities: Annotated[list[str], Meta(description="Only text.")] | None = None
-    reasoning_effort: Annotated[str, Meta(description="A variable of the chat template.")] | None = None
+    modalities: (
+        Annotated[
+            list[Annotated[str, Meta(extra_json_schema={"const": "text"})]],
+            Meta(description="Only text.", extra_json_schema={"minItems": 1, "maxItems": 1}),
+        ]
+        | None
+    ) = None
 
     # Extensions.
     guideline: Annotated[str, Meta(description="TGI's: a variable of the chat template.")] | None = None
@@ -77,7 +84,13 @@ class ChatRequest(GenerationFields, frozen=True, kw_only=True):
         Annotated[bool, Meta(description="Begin an answer after the messages; true if absent.")] | None
     ) = None
     continue_final_message: Annotated[bool, Meta(description="Go on with the last message.")] | None = None
-    chat_template_kwargs: Annotated[dict[str, Any], Meta(description="Variables of the chat template.")] | None = None
+    chat_template_kwargs: (
+        Annotated[
+            dict[str, Any],
+            Meta(max_length=budgets.TEMPLATE_VARIABLES.most, description="Variables of the chat template."),
+        ]
+        | None
+    ) = None
 
 
 @dataclass(frozen=True)
@@ -98,20 +111,20 @@ def read_chat(body: dict[str, Any], model: ModelConfig, *, must_fit: bool) -> Pa
         PayloadError: about the messages.
         ParameterError: about anything else.
     """
-    for name, successor in _LEGACY.items():
-        if body.get(name) is not None:
-            raise ParameterError(f"{name}: no longer taken; send {successor}", name)
     refuse_restrictions(body)
-    fields = read_body(body, ChatRequest, payload=("messages",))
-    ignored = unknown_fields(body, ChatRequest, model)
+    typed = with_other_roles(body)
+    fields = read_body(typed, ChatRequest, payload=("messages",))
+    roles = [message["role"] for message in body["messages"]]
+    ignored = unknown_fields(typed, ChatRequest, model)
     max_tokens = _max_tokens(fields)
     check_fields(fields, max_tokens or UNBOUNDED)
+    check_reports(fields)
     _check(fields)
-    tools = tool_use(fields.tools, fields.tool_choice, fields.parallel_tool_calls)
+    tools = _tools(fields)
     if tools is not None and fields.tool_prompt:
         tools = msgspec.structs.replace(tools, prompt=fields.tool_prompt)
     grammar = grammar_of(fields)
-    if grammar is not None and tools is not None and model.option.tgi_compat:
+    if grammar is not None and fields.tools is not None and model.option.tgi_compat:  # an empty list of them, too
         raise ParameterError("Grammar and tools are mutually exclusive", next(iter(grammars_of(fields))))
     if grammar is not None and tools is not None and tools.forced:
         # The answer is a forced tool call, which follows the tool's own schema instead.
@@ -120,26 +133,29 @@ def read_chat(body: dict[str, Any], model: ModelConfig, *, must_fit: bool) -> Pa
     if fields.tool_prompt and tools is None:
         ignored.append("tool_prompt")
     n = fields.n or 1
-    ignored += without_effect(fields, model)
+    ignored += without_effect(fields, model) + reports_without_effect(fields, logprobs=bool(fields.logprobs))
     if asks_for_detail(fields.messages):
         ignored.append("detail")
     request = GenerateRequest(
-        prompt=_chat(fields, tools, model),
+        prompt=_chat(fields, roles, tools, model),
         sampling=sampling_params(
             fields,
             model,
             max_new_tokens=max_tokens or UNBOUNDED,
             grammar=grammar,
             top_logprobs=fields.top_logprobs or 0,
+            prompt_logprobs=fields.reported_prompt_logprobs,
         ),
         branching=Branching(n=n, best_of=n),
         text=text_options(fields),
         add_special_tokens=False,
         truncate=fields.truncate_prompt_tokens,
         splits_reasoning=True,
+        thinking_budget=thinking_budget(fields),
         must_fit=must_fit and max_tokens is not None,
         bad_sequences=tuple(fields.bad_words or ()),
         adapter=adapter_of_model(fields.model, model),
+        priority=fields.priority,
         ignored=tuple(sorted(set(ignored))),
     )
     return ParsedChat(fields, request)
@@ -170,17 +186,30 @@ def _check(fields: ChatRequest) -> None:
             )
 
 
-def _chat(fields: ChatRequest, tools: ToolUse | None, model: ModelConfig) -> Chat:
+def _tools(fields: ChatRequest) -> ToolUse | None:
+    """The tools of a chat: `tools`, or `functions`, which are called one at a time."""
+    if fields.functions is None and fields.function_call is None:
+        choice = fields.tool_choice.function if isinstance(fields.tool_choice, NamedTool) else fields.tool_choice
+        functions = None if fields.tools is None else [tool.function for tool in fields.tools]
+        return tool_use(functions, choice, fields.parallel_tool_calls)
+    for name in ("tools", "tool_choice"):
+        if getattr(fields, name) is not None:
+            raise ParameterError(f"{name}: not together with functions or function_call", name)
+    return tool_use(fields.functions, fields.function_call, False, FUNCTIONS)
+
+
+def _chat(fields: ChatRequest, roles: Sequence[str], tools: ToolUse | None, model: ModelConfig) -> Chat:
     variables = {name: value for name in _VARIABLES if (value := getattr(fields, name)) is not None}
+    wishes, sources = thinking_variables(fields)
     kwargs = fields.chat_template_kwargs or {}
     return Chat(
-        messages=template_messages(fields.messages, takes_images=model.checkpoint.takes_images),
+        messages=template_messages(fields.messages, roles, takes_images=model.checkpoint.takes_images),
         images=image_sources(fields.messages),
         tool_use=tools,
         continue_final=_continues(fields, model),
         add_generation_prompt=fields.add_generation_prompt is not False,
-        variables=variables | kwargs,
-        variable_fields={name: f"chat_template_kwargs.{name}" for name in kwargs},
+        variables=variables | wishes | kwargs,
+        variable_fields=sources | {name: f"chat_template_kwargs.{name}" for name in kwargs},
     )
 
 

@@ -14,11 +14,12 @@ import msgspec
 from msgspec import Meta
 
 from ....config import ModelConfig
+from ....core import budgets
 from ....core.errors import ParameterError
+from ....core.turns.precedence import MAX_PRIORITY
 from ....core.types import Grammar, SamplingParams, TextOptions
 from .sampling import DrawFields
 from .seeds import engine_seed, is_seed
-from .sequence_limits import MAX_CHOICES
 from .structured_output import Flag, StructuredOutputFields, Text
 from .word_lists import excess, excess_ids
 
@@ -45,9 +46,12 @@ Alternatives = Annotated[int, Meta(ge=0, le=MAX_ALTERNATIVES)]
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
-    """`include_usage` adds a last chunk with the token counts. `include_obfuscation` has no effect."""
+    """Options of a stream: `include_usage` adds a last chunk with the token counts; with vLLM's
+    `continuous_usage_stats` too, every chunk has the counts so far. `include_obfuscation` has no effect.
+    """
 
     include_usage: Flag = None
+    continuous_usage_stats: Flag = None
     include_obfuscation: Flag = None
 
 
@@ -70,13 +74,16 @@ class GenerationFields(StructuredOutputFields, frozen=True, kw_only=True):
     top_p: Annotated[float, Meta(ge=0, le=1, description="Draw from the most likely tokens of this mass.")] | None = (
         None
     )
-    n: Annotated[int, Meta(ge=1, le=MAX_CHOICES, description="Answers to give.")] | None = None
+    n: Annotated[int, Meta(ge=1, le=budgets.CHOICES.most, description="Answers to give.")] | None = None
     stop: Annotated[Text | list[Text], Meta(description="The answer ends before such a text.")] | None = None
     seed: Annotated[int, Meta(description="Of the random numbers, 64 bits; drawn if absent.")] | None = None
     logit_bias: (
         Annotated[
             dict[TokenId, Annotated[float, Meta(ge=-100, le=100)]],
-            Meta(description="Added to the logits of these token ids, -100 to 100."),
+            Meta(
+                description="Added to the logits of these token ids, -100 to 100.",
+                extra_json_schema={"propertyNames": {"pattern": "^[0-9]+$"}},
+            ),
         ]
         | None
     ) = None
@@ -119,6 +126,13 @@ class GenerationFields(StructuredOutputFields, frozen=True, kw_only=True):
     spaces_between_special_tokens: Annotated[bool, Meta(description="Spaces between them; true if absent.")] | None = (
         None
     )
+    priority: (
+        Annotated[
+            int,
+            Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY, description="Lower goes first, among requests of one tenant."),
+        ]
+        | None
+    ) = None
     truncate_prompt_tokens: (
         Annotated[OneOrMore, Meta(description="Keep this many tokens of the prompt's end.")] | None
     ) = None
@@ -127,6 +141,11 @@ class GenerationFields(StructuredOutputFields, frozen=True, kw_only=True):
     def include_usage(self) -> bool:
         """Whether a stream ends with its token counts."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    @property
+    def continuous_usage(self) -> bool:
+        """Whether every chunk of a stream has the token counts so far."""
+        return self.include_usage and bool(self.stream_options and self.stream_options.continuous_usage_stats)
 
     @property
     def stop_sequences(self) -> tuple[str, ...]:

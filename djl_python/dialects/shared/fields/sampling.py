@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class DrawFields:
-    """The fields of a dialect that have an effect only when sampling. Their names are those of SamplingParams.
+    """The fields of a dialect that have an effect only when sampling, named as in SamplingParams.
 
     Attributes:
         neutral: the values of each field that switch it off, besides None (not given).
@@ -28,10 +28,10 @@ class DrawFields:
 
     def given(self, parameters: object) -> dict[str, Any]:
         """The arguments of SamplingParams for a request that samples."""
-        found = {name: value for name in self.neutral if (value := getattr(parameters, name)) is not None}
-        if "top_k" in found:
-            found["top_k"] = max(found["top_k"], 0)  # -1, which some dialects have, is off as well
-        return found
+        arguments = {name: value for name in self.neutral if (value := getattr(parameters, name)) is not None}
+        if "top_k" in arguments:
+            arguments["top_k"] = max(arguments["top_k"], 0)  # -1, which some dialects have, is off as well
+        return arguments
 
     def ignored(self, parameters: object) -> list[str]:
         """The names of the fields that have no effect in a greedy request."""

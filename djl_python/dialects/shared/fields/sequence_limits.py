@@ -6,23 +6,16 @@ would take time from the others.
 
 from __future__ import annotations
 
-from typing import Final
-
-#: Sequences for one prompt, as in OpenAI's API.
-MAX_CHOICES: Final = 128
-#: Sequences for all prompts together.
-MAX_SEQUENCES: Final = 1_024
-#: Beams for all prompts together: a search submits each beam anew with every step.
-MAX_BEAMS: Final = 128
+from ....core import budgets
 
 
 def excess_sequences(prompts: int, each: int = 1, *, beams: bool = False) -> str:
-    """Say what was expected and given if `prompts` with `each` sequences are too many; "" if they are not.
+    """The words of a refusal if `prompts` with `each` sequences are too many; "" if they are not.
 
     All generated sequences count, also those that are not part of the answer.
     """
-    most = MAX_BEAMS if beams else MAX_SEQUENCES
-    if prompts * each <= most:
+    budget = budgets.BEAMS if beams else budgets.SEQUENCES
+    if prompts * each <= budget.most:
         return ""
     came = f"{prompts} prompts" if each == 1 else f"{prompts} prompts with {each} each"
-    return f"expected at most {most} sequences together, got {came}"
+    return f"expected at most {budget.most} {budget.of}, got {came}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .enums import Kind, Mode, NormKind
+from .low_rank import LowRankRows
 from .parts import Epilogue, HeadRows, Output, PackedWeight, PanelStatistics, Rotation, Routing
 from .structures import Flag, Float, In, InFloats, InInts, Int32, Operation, Out, OutFloats, structure
 
@@ -102,6 +103,7 @@ class LinearOp(Operation):
             0: one.
         apart: numbers from where a product side by side puts its results to where the next one does.
         routing: each expert's rows have their own weight; there are `chosen` rows for each token.
+        low_rank: what tokens' adapters add to the product, before anything else is done to it.
     """
 
     KIND = Kind.LINEAR
@@ -117,6 +119,7 @@ class LinearOp(Operation):
     epilogue: Epilogue = Epilogue()
     routing: Routing = Routing()
     statistics: PanelStatistics = PanelStatistics()
+    low_rank: LowRankRows = LowRankRows()
 
 
 @structure
@@ -126,8 +129,9 @@ class QuantizeOp(Operation):
     Attributes:
         k: numbers of a row.
         in_, stride: rows of (k,) T.
-        out: rows of codes, scales and sums, `ThreadPool.codes_bytes(k)` bytes each.
+        out: rows of codes, scales and sums, `ThreadPool.codes_bytes(k, for_blocks)` bytes each.
         order: (k,) the order in which numbers of a row are taken; None: their own.
+        for_blocks: for weights in blocks (block_rows.h), whose order is always their own.
     """
 
     KIND = Kind.QUANTIZE
@@ -137,6 +141,7 @@ class QuantizeOp(Operation):
     out: Out | None = None
     order: InInts | None = None
     rows_per_token: Int32 = 1
+    for_blocks: Flag = False
 
 
 @structure
@@ -205,13 +210,14 @@ class RopeKvCacheOp(Operation):
 
 @structure
 class AttentionOp(Operation):
-    """Attention of each token to its sequence's keys up to its own (attention.h).
+    """Attention of each token to its sequence's keys up to its own, and some further ones (attention.h).
 
     Attributes:
         rows, in_: what begins with (heads, dim) queries.
         out: rows of (heads, value_dim) T
         scale, softcap: scores are multiplied by scale, then capped to +-softcap if that is not 0.
-        window: how many keys a token sees at most; 0: all.
+        window: how many keys up to its own a token sees at most; 0: all.
+        ahead: how many keys after its own a token sees at most; the sequence has `lengths` of them.
         sinks: (heads,) scores of a key that has no value.
         slopes: (heads,) what a key's score gains with each position (ALiBi).
     """
@@ -224,6 +230,7 @@ class AttentionOp(Operation):
     scale: Float
     softcap: Float = 0.0
     window: Int32 = 0
+    ahead: Int32 = 0
     sinks: InFloats | None = None
     slopes: InFloats | None = None
 

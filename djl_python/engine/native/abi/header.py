@@ -1,4 +1,4 @@
-"""Writes kernels/abi.h, the C++ side of what this package describes. Not in an engine: `__main__` and tests use it."""
+"""Writes kernels/abi.h, the C++ side of this package's descriptions. Not in an engine: `__main__` and tests use it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from .enums import CONSTANTS, ENUMS, Kind
+from .low_rank import LowRankPart
 from .operations import OPERATIONS
-from .places import constant_name, places, structures
+from .places import constant_name, field_offsets, structures
 from .step_inputs import RowSampling, StepInputs
 from .structures import Operation, Struct, member_name
 
@@ -38,7 +39,7 @@ def header() -> str:
     for enum in ENUMS:
         names = textwrap.fill(", ".join(constant_name(each.name) for each in enum), 116, break_long_words=False)
         parts += [*_comment(enum), f"enum {enum.__name__} : int32_t {{\n{textwrap.indent(names, '    ')}\n}};\n\n"]
-    parts += [f"struct {cls.__name__};\n" for cls in (StepInputs, RowSampling)]
+    parts += [f"struct {cls.__name__};\n" for cls in (StepInputs, RowSampling, LowRankPart)]
     for cls in structures():
         parts += ["\n", *_comment(cls), f"struct {cls.__name__} {{\n", *_members(cls), "};\n"]
     parts += [_OP]
@@ -85,7 +86,7 @@ def _table() -> Iterator[str]:
     yield "\n// Where everything lies, for Python to compare: offset and size of fields, size of structures, numbers.\n"
     yield "struct AbiPlace {\n    const char* name;\n    uint64_t offset, size;\n};\n\n"
     yield "inline constexpr AbiPlace kAbiPlaces[] = {\n"
-    for name in places():
+    for name in field_offsets():
         owner, _, member = name.partition(".")
         if not member:
             yield f'    {{"{name}", 0, sizeof({name})}},\n'

@@ -19,8 +19,10 @@ from .decoder import (
     QuantizeOp,
     RopeKvCacheOp,
 )
+from .encoder import EmbedTextOp
 from .enums import Kind
 from .experts import CombineOp, DispatchOp, RouteOp, SortOp
+from .low_rank import LowRankEmbedOp, LowRankOp
 from .recurrent import (
     CausalConvOp,
     CausalConvSpansOp,
@@ -30,7 +32,7 @@ from .recurrent import (
     Mamba2ScanOp,
     StepSizesOp,
 )
-from .sampling import PackOp, RescoreOp, RoundWeightsOp, SampleOp
+from .sampling import PackBlocksOp, PackOp, RescoreOp, RoundBlocksOp, RoundWeightsOp, SampleOp, UnpackBlocksOp
 from .structures import Operation
 
 #: In the order of `Kind`.
@@ -38,6 +40,7 @@ OPERATIONS: Final[tuple[type[Operation], ...]] = (
     EmbedOp, NormOp, LinearOp, RopeKvCacheOp, AttentionOp, GatherOp, QuantizeOp, SampleOp, PackOp, RouteOp, SortOp,
     DispatchOp, CombineOp, DeltaRuleOp, ClearValuesOp, CausalConvOp, Mamba2ScanOp, GroupNormOp, CausalConvSpansOp,
     DeltaRatesOp, GateOp, StepSizesOp, Mamba1ScanOp, LatentsOp, RescoreOp, RoundWeightsOp,
+    EmbedTextOp, LowRankOp, LowRankEmbedOp, PackBlocksOp, UnpackBlocksOp, RoundBlocksOp,
 )  # fmt: skip
 
 O = TypeVar("O", bound=Operation)  # noqa: E741

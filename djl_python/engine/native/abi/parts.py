@@ -1,11 +1,11 @@
-"""What several operations have in common: packed weights, outputs, routed rows, heads. No torch."""
+"""Structures that several operations share: packed weights, outputs, routed rows, heads. No torch."""
 
 from __future__ import annotations
 
 import ctypes
 from typing import Annotated
 
-from .enums import Activation, Mode, WeightFormat
+from .enums import Activation, BlockScaling, Mode, WeightFormat
 from .structures import (
     CType,
     Flag,
@@ -32,10 +32,12 @@ class PackedWeight(Struct):
 
     Attributes:
         panels: None: there is no weight.
-        scales: integer formats: fp32, of each column, padded to whole panels; by group: (panels, groups, 64) fp16.
+        scales: integer formats: fp32, of each column, padded to whole panels; by group: (panels, groups, 64) fp16;
+            BLOCKS: the fp16 numbers of every eight blocks (block_codes.h).
         zeros: by group: (panels, groups, 64) uint8 zero points.
-        tables: TWELVE_BIT: the panels' tables of high bytes.
+        tables: TWELVE_BIT: the panels' tables of high bytes; BLOCKS_TABLE: (16,) int8 numbers of the codes.
         outliers: TWELVE_BIT: where each part's list begins, then the lists; see bf16_12bit.h.
+        scaling, zero: BLOCKS: what its scales are, and the code that stands for 0 where there is no least number.
     """
 
     format: WeightFormat = WeightFormat.PLAIN
@@ -44,6 +46,8 @@ class PackedWeight(Struct):
     zeros: InBytes | None = None
     tables: InBytes | None = None
     outliers: InUints | None = None
+    scaling: BlockScaling = BlockScaling.HALVES
+    zero: Int32 = 0
 
 
 @structure

@@ -1,4 +1,4 @@
-"""Where the fields of all structures lie, and whether loaded kernels agree. Engine process, once; no torch."""
+"""The offsets of all structures' fields, and the check that loaded kernels agree. Engine process, once; no torch."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ctypes
 from typing import Any
 
 from .enums import ENUMS
+from .low_rank import LowRankPart
 from .operations import OPERATIONS, Op
 from .step_inputs import RowSampling, StepInputs
 from .structures import Operation, Struct, member_name
@@ -16,46 +17,46 @@ class _Place(ctypes.Structure):
 
 
 def differences(kernels: ctypes.CDLL) -> list[str]:
-    """Names of structures and enumerators, and of their members, that loaded kernels have otherwise."""
+    """Names of structures, enumerators and members that differ in the loaded kernels."""
     kernels.djl_abi.restype = ctypes.POINTER(_Place)
     kernels.djl_abi.argtypes = [ctypes.POINTER(ctypes.c_int)]
     count = ctypes.c_int()
-    found = kernels.djl_abi(ctypes.byref(count))
-    theirs = {found[i].name.decode(): (found[i].offset, found[i].size) for i in range(count.value)}
-    ours = places()
+    places = kernels.djl_abi(ctypes.byref(count))
+    theirs = {places[i].name.decode(): (places[i].offset, places[i].size) for i in range(count.value)}
+    ours = field_offsets()
     return sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
 
 
 def structures() -> list[type[Struct]]:
     """All structures, each after those that it contains."""
-    found: dict[type[Struct], None] = {}
+    ordered: dict[type[Struct], None] = {}
 
     def add(cls: type[Struct]) -> None:
         nested: list[Any] = [kind.layout for kind in cls.types.values()]
         for each in nested:
             if issubclass(each, Struct):
                 add(each)
-        found.setdefault(cls)
+        ordered.setdefault(cls)
 
-    roots: tuple[type[Struct], ...] = (StepInputs, RowSampling, *OPERATIONS)
+    roots: tuple[type[Struct], ...] = (StepInputs, RowSampling, LowRankPart, *OPERATIONS)
     for root in roots:
         add(root)
-    return list(found)
+    return list(ordered)
 
 
-def places() -> dict[str, tuple[int, int]]:
+def field_offsets() -> dict[str, tuple[int, int]]:
     """(offset, size) of each field, by `Structure.field`; size of each structure; value of each enumerator."""
-    found: dict[str, tuple[int, int]] = {}
+    offsets: dict[str, tuple[int, int]] = {}
     for cls in structures():
-        found[cls.__name__] = 0, ctypes.sizeof(cls)
+        offsets[cls.__name__] = 0, ctypes.sizeof(cls)
         for field in _fields_of(cls):
             place = getattr(cls, field)
-            found[f"{cls.__name__}.{member_name(field)}"] = place.offset, place.size
-    found["Op"] = 0, ctypes.sizeof(Op)
+            offsets[f"{cls.__name__}.{member_name(field)}"] = place.offset, place.size
+    offsets["Op"] = 0, ctypes.sizeof(Op)
     for enum in ENUMS:
         for each in enum:
-            found[f"{enum.__name__}.{constant_name(each.name)}"] = each.value, ctypes.sizeof(ctypes.c_int32)
-    return found
+            offsets[f"{enum.__name__}.{constant_name(each.name)}"] = each.value, ctypes.sizeof(ctypes.c_int32)
+    return offsets
 
 
 def constant_name(name: str) -> str:

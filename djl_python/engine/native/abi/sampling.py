@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from .decoder import LinearOp
-from .enums import Kind
-from .parts import Alternatives, OutSamplings, PanelStatistics
-from .structures import In, InFloats, Int32, Operation, Out, OutBytes, OutFloats, OutInts, OutUints, structure
+from .enums import BlockScaling, BlockType, Kind, WeightFormat
+from .parts import Alternatives, OutSamplings, PackedWeight, PanelStatistics
+from .structures import In, InFloats, InLongs, Int32, Operation, Out, OutBytes, OutFloats, OutInts, OutUints, structure
 
 
 @structure
@@ -73,6 +73,74 @@ class PackOp(Operation):
     lists: OutUints
     room: Int32
     counts: OutInts
+
+
+@structure
+class PackBlocksOp(Operation):
+    """Packs rows of a GGUF file's blocks, or of a gated pair's, as a LinearOp with BLOCKS reads them (pack_blocks.h).
+
+    Attributes:
+        n, k: rows and columns as checkpoints have them.
+        in_, second: (n,) addresses of rows, and of the other weight's of a gated pair; 0: a row of zeros.
+        type: of the blocks.
+        out: the packed panels.
+        scales: receives the fp16 numbers of every eight blocks, if the scaling has such.
+        format, scaling: of the packed weight.
+    """
+
+    KIND = Kind.PACK_BLOCKS
+    n: Int32
+    k: Int32
+    in_: InLongs
+    second: InLongs | None
+    type: BlockType
+    out: Out
+    scales: Out | None
+    format: WeightFormat
+    scaling: BlockScaling
+
+
+@structure
+class UnpackBlocksOp(Operation):
+    """Makes the numbers of rows of a GGUF file's blocks (unpack_blocks.h).
+
+    Attributes:
+        n, k: rows and columns.
+        in_: (n,) addresses of rows; 0: a row of zeros.
+        type: of the blocks.
+        form: `format`, `scaling`, `zero` and `tables` that a packed weight of this type has.
+        out: (n, k) T
+    """
+
+    KIND = Kind.UNPACK_BLOCKS
+    n: Int32
+    k: Int32
+    in_: InLongs
+    type: BlockType
+    form: PackedWeight
+    out: Out
+
+
+@structure
+class RoundBlocksOp(Operation):
+    """Rounds a weight, or a gated pair, to blocks with STEPS_AND_LEAST, as a LinearOp reads them (round_blocks.h).
+
+    Attributes:
+        n, k: rows and columns as checkpoints have them.
+        in_, second: (n, k): the weight; and the other of a gated pair.
+        out: the packed panels.
+        scales: receives the fp16 numbers of every eight blocks.
+        format: BLOCKS_4, BLOCKS_5 or BLOCKS_6.
+    """
+
+    KIND = Kind.ROUND_BLOCKS
+    n: Int32
+    k: Int32
+    in_: In
+    second: In | None
+    out: Out
+    scales: Out
+    format: WeightFormat
 
 
 @structure

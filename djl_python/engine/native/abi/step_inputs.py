@@ -1,4 +1,4 @@
-"""What operations are told in each step: its tokens, and how each row's token is sampled. No torch."""
+"""The inputs of operations in each step: its tokens, and how each row's token is sampled. No torch."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ class StepInputs(Struct):
         wanted: rows that a GatherOp takes, or whose scores are read; sequences of a CausalConvOp.
         ids, positions: (tokens,)
         rotary_rows: (tokens,) rows of the rotary tables.
+        lengths: (tokens,) tokens of each one's sequence, where attention looks ahead.
+        places, type_ids: (tokens,) rows of an EmbedTextOp's tables of positions and of types.
         slots: (tokens,) places in the KV cache: block * block_size + offset.
         rows: (wanted,)
         tiles: attention: runs of tokens of one sequence.
@@ -31,6 +33,10 @@ class StepInputs(Struct):
         save_after: after how many of a span's tokens, ascending, ...
         save_slot: ... its state is saved to this slot, too.
         slot_bytes: of a slot, which has all layers' states.
+        adapter_slots: (tokens,) slot of each token's adapter; 0: it has none.
+        adapter_rows: the tokens with an adapter, those of the same one next to each other.
+        adapter_tiles: runs of at most `ADAPTER_ROWS` of these, all with the same adapter.
+        adapter_tile_start, adapter_tile_size: (adapter_tiles,) in `adapter_rows`.
     """
 
     tokens: Int32 = 0
@@ -38,6 +44,9 @@ class StepInputs(Struct):
     ids: InLongs | None = None
     positions: InLongs | None = None
     rotary_rows: InLongs | None = None
+    lengths: InLongs | None = None
+    places: InLongs | None = None
+    type_ids: InLongs | None = None
     slots: InLongs | None = None
     rows: InLongs | None = None
     tiles: Int32 = 0
@@ -57,6 +66,11 @@ class StepInputs(Struct):
     save_after: InInts | None = None
     save_slot: InInts | None = None
     slot_bytes: Int64 = 0
+    adapter_slots: InInts | None = None
+    adapter_rows: InInts | None = None
+    adapter_tiles: Int32 = 0
+    adapter_tile_start: InInts | None = None
+    adapter_tile_size: InInts | None = None
 
 
 @structure

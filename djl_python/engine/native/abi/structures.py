@@ -1,4 +1,4 @@
-"""How a structure of the kernels is described: as a class whose annotations are its fields. No torch."""
+"""Describes a structure of the kernels as a class whose annotations are its fields. No torch."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def ctype_of(annotation: Any) -> CType:
     if isinstance(annotation, type):
         return CType(ctypes.c_int32 if issubclass(annotation, IntEnum) else annotation, annotation.__name__)
     arguments = get_args(annotation)
-    return next((one for one in arguments if isinstance(one, CType)), None) or ctype_of(arguments[0])
+    return next((argument for argument in arguments if isinstance(argument, CType)), None) or ctype_of(arguments[0])
 
 
 def member_name(field: str) -> str:
@@ -81,7 +81,7 @@ def member_name(field: str) -> str:
     return field.rstrip("_")
 
 
-#: What every operation begins with.
+#: The first fields of every operation.
 _HEAD: Final = {"kind": ctypes.c_int32, "late": ctypes.c_int32}
 
 

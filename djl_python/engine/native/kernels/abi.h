@@ -15,23 +15,40 @@ constexpr int kQueriesPerWalk = 24;
 constexpr int kMaxExperts = 1024;
 constexpr int kStepBytes = 192;
 constexpr int kHighBytes = 16;
+constexpr int kAdapterRows = 4;
 constexpr int kNoToken = -1;
 constexpr int kUndecided = -2;
-constexpr int kKinds = 26;
+constexpr int kKinds = 32;
 
 // The kind of an operation.
 enum Kind : int32_t {
     kEmbed, kNorm, kLinear, kRopeKvCache, kAttention, kGather, kQuantize, kSample, kPack, kRoute, kSort, kDispatch,
     kCombine, kDeltaRule, kClearValues, kCausalConv, kMamba2Scan, kGroupNorm, kCausalConvSpans, kDeltaRates, kGate,
-    kStepSizes, kMamba1Scan, kLatents, kRescore, kRoundWeights
+    kStepSizes, kMamba1Scan, kLatents, kRescore, kRoundWeights, kEmbedText, kLowRank, kLowRankEmbed, kPackBlocks,
+    kUnpackBlocks, kRoundBlocks
 };
 
 // How a weight's panels are stored.
 //
-// kPlain: the activations' format; kTwelveBit: bf16 in 12 bits (bf16_12bit.h); the others: integer codes with scales,
-// of each column, or of each group of its rows.
+// kPlain: the activations' format; kTwelveBit: bf16 in 12 bits (bf16_12bit.h); INT: integer codes with scales, of each
+// column, or of each group of its rows; BLOCKS: codes of so many bits, or of 4 bits that a table has the numbers of,
+// in blocks of 32 (block_codes.h).
 enum WeightFormat : int32_t {
-    kPlain, kTwelveBit, kInt8, kInt4ByGroup, kInt8ByGroup
+    kPlain, kTwelveBit, kInt8, kInt4ByGroup, kInt8ByGroup, kBlocks2, kBlocks3, kBlocks4, kBlocks5, kBlocks6, kBlocks8,
+    kBlocksTable
+};
+
+// What the scales of a block's codes are.
+//
+// kHalves: fp16 numbers; kExponents: powers of two; kSteps: 8-bit integers times an fp16 number of eight blocks, kNibbles:
+// of 4 bits. With LEAST, and with kNibbles, a block has a least number of the same kind, else a code that stands for 0.
+enum BlockScaling : int32_t {
+    kHalves, kHalvesAndLeast, kSteps, kStepsAndLeast, kNibbles, kExponents
+};
+
+// A type of tensors in GGUF files, by its name there, that is multiplied with its own codes.
+enum BlockType : int32_t {
+    kQ40, kQ41, kQ50, kQ51, kQ80, kQ2K, kQ3K, kQ4K, kQ5K, kQ6K, kIq4Nl, kIq4Xs, kMxfp4
 };
 
 // An activation function.
@@ -59,6 +76,7 @@ enum SamplingMode : int32_t {
 
 struct StepInputs;
 struct RowSampling;
+struct LowRankPart;
 
 // What changes from step to step. Late operations have inputs of their own, whose tokens are the wanted ones.
 //
@@ -67,6 +85,8 @@ struct RowSampling;
 //     wanted: rows that a GatherOp takes, or whose scores are read; sequences of a CausalConvOp.
 //     ids, positions: (tokens,)
 //     rotary_rows: (tokens,) rows of the rotary tables.
+//     lengths: (tokens,) tokens of each one's sequence, where attention looks ahead.
+//     places, type_ids: (tokens,) rows of an EmbedTextOp's tables of positions and of types.
 //     slots: (tokens,) places in the KV cache: block * block_size + offset.
 //     rows: (wanted,)
 //     tiles: attention: runs of tokens of one sequence.
@@ -83,12 +103,19 @@ struct RowSampling;
 //     save_after: after how many of a span's tokens, ascending, ...
 //     save_slot: ... its state is saved to this slot, too.
 //     slot_bytes: of a slot, which has all layers' states.
+//     adapter_slots: (tokens,) slot of each token's adapter; 0: it has none.
+//     adapter_rows: the tokens with an adapter, those of the same one next to each other.
+//     adapter_tiles: runs of at most `kAdapterRows` of these, all with the same adapter.
+//     adapter_tile_start, adapter_tile_size: (adapter_tiles,) in `adapter_rows`.
 struct StepInputs {
     int32_t tokens;
     int32_t wanted;
     const int64_t* ids;
     const int64_t* positions;
     const int64_t* rotary_rows;
+    const int64_t* lengths;
+    const int64_t* places;
+    const int64_t* type_ids;
     const int64_t* slots;
     const int64_t* rows;
     int32_t tiles;
@@ -108,6 +135,11 @@ struct StepInputs {
     const int32_t* save_after;
     const int32_t* save_slot;
     int64_t slot_bytes;
+    const int32_t* adapter_slots;
+    const int32_t* adapter_rows;
+    int32_t adapter_tiles;
+    const int32_t* adapter_tile_start;
+    const int32_t* adapter_tile_size;
 };
 
 // How one row's token is sampled, and what has been found; the i-th is for row i of the logits.
@@ -140,14 +172,32 @@ struct RowSampling {
     float logprob;
 };
 
+// What the adapter of a slot adds to one operation: b times (a times the input); see low_rank.h.
+//
+// Attributes:
+//     vectors: of sixteen inner numbers each; 0: the adapter adds nothing.
+//     steps: 32-bit lanes of inner numbers that a half panel of `b` has.
+//     a: (vectors, k in 32-bit lanes, 16) lanes of T; for an EmbedOp: (vocabulary, 16 * vectors) fp32.
+//     b: (half panels, steps, 32) lanes of T; null: as with no vectors.
+//     first: (half panels,) the first inner number that each multiplies; -1: none.
+struct LowRankPart {
+    int32_t vectors;
+    int32_t steps;
+    const void* a;
+    const void* b;
+    const int32_t* first;
+};
+
 // A weight in panels, as `packing` makes it.
 //
 // Attributes:
 //     panels: null: there is no weight.
-//     scales: integer formats: fp32, of each column, padded to whole panels; by group: (panels, groups, 64) fp16.
+//     scales: integer formats: fp32, of each column, padded to whole panels; by group: (panels, groups, 64) fp16;
+//         BLOCKS: the fp16 numbers of every eight blocks (block_codes.h).
 //     zeros: by group: (panels, groups, 64) uint8 zero points.
-//     tables: kTwelveBit: the panels' tables of high bytes.
+//     tables: kTwelveBit: the panels' tables of high bytes; kBlocksTable: (16,) int8 numbers of the codes.
 //     outliers: kTwelveBit: where each part's list begins, then the lists; see bf16_12bit.h.
+//     scaling, zero: BLOCKS: what its scales are, and the code that stands for 0 where there is no least number.
 struct PackedWeight {
     WeightFormat format;
     const void* panels;
@@ -155,6 +205,8 @@ struct PackedWeight {
     const uint8_t* zeros;
     const uint8_t* tables;
     const uint32_t* outliers;
+    BlockScaling scaling;
+    int32_t zero;
 };
 
 // Begins the residual stream: out = scale * table[id] + positions[position + position_offset] (rowwise.h).
@@ -260,6 +312,17 @@ struct PanelStatistics {
     RowSampling* samplings;
 };
 
+// The inner numbers that a LowRankOp has made of a product's input, and what they are multiplied with.
+//
+// Attributes:
+//     parts: by slot; null: the product has no adapters.
+//     in, stride: rows of inner numbers.
+struct LowRankRows {
+    const LowRankPart* parts;
+    const float* in;
+    int32_t stride;
+};
+
 // out = in times a packed weight, plus a bias; then an activation, or a soft cap (linear.h).
 //
 // Attributes:
@@ -271,6 +334,7 @@ struct PanelStatistics {
 //         0: one.
 //     apart: numbers from where a product side by side puts its results to where the next one does.
 //     routing: each expert's rows have their own weight; there are `chosen` rows for each token.
+//     low_rank: what tokens' adapters add to the product, before anything else is done to it.
 struct LinearOp {
     Kind kind;
     int32_t late;
@@ -286,6 +350,7 @@ struct LinearOp {
     Epilogue epilogue;
     Routing routing;
     PanelStatistics statistics;
+    LowRankRows low_rank;
 };
 
 // Rows of (heads, dim) queries, (kv_heads, dim) keys and (kv_heads, value_dim) values, fp32, and where these go.
@@ -334,13 +399,14 @@ struct RopeKvCacheOp {
     Rotation rotation;
 };
 
-// Attention of each token to its sequence's keys up to its own (attention.h).
+// Attention of each token to its sequence's keys up to its own, and some further ones (attention.h).
 //
 // Attributes:
 //     rows, in: what begins with (heads, dim) queries.
 //     out: rows of (heads, value_dim) T
 //     scale, softcap: scores are multiplied by scale, then capped to +-softcap if that is not 0.
-//     window: how many keys a token sees at most; 0: all.
+//     window: how many keys up to its own a token sees at most; 0: all.
+//     ahead: how many keys after its own a token sees at most; the sequence has `lengths` of them.
 //     sinks: (heads,) scores of a key that has no value.
 //     slopes: (heads,) what a key's score gains with each position (ALiBi).
 struct AttentionOp {
@@ -353,6 +419,7 @@ struct AttentionOp {
     float scale;
     float softcap;
     int32_t window;
+    int32_t ahead;
     const float* sinks;
     const float* slopes;
 };
@@ -375,8 +442,9 @@ struct GatherOp {
 // Attributes:
 //     k: numbers of a row.
 //     in, stride: rows of (k,) T.
-//     out: rows of codes, scales and sums, `ThreadPool.codes_bytes(k)` bytes each.
+//     out: rows of codes, scales and sums, `ThreadPool.codes_bytes(k, for_blocks)` bytes each.
 //     order: (k,) the order in which numbers of a row are taken; null: their own.
+//     for_blocks: for weights in blocks (block_rows.h), whose order is always their own.
 struct QuantizeOp {
     Kind kind;
     int32_t late;
@@ -386,6 +454,7 @@ struct QuantizeOp {
     void* out;
     const int32_t* order;
     int32_t rows_per_token;
+    int32_t for_blocks;
 };
 
 // The best tokens beside a row's own.
@@ -807,6 +876,125 @@ struct RoundWeightsOp {
     float* error_squares;
 };
 
+// Begins an encoder's stream: scale * table[id] + position_table[place] + type_table[type].
+//
+// Also clears the values that a sequence's last group of keys has behind its end (embed_text.h).
+//
+// Attributes:
+//     n: numbers of an embedding.
+//     out: (tokens, n) fp32
+//     table: (vocabulary, n) T
+//     scale: of the table's rows.
+//     position_table: learned positions, rows of (n,) T; null: there are none.
+//     type_table: rows of (n,) T; null: tokens have no types.
+struct EmbedTextOp {
+    Kind kind;
+    int32_t late;
+    int32_t n;
+    void* out;
+    const void* table;
+    float scale;
+    const void* position_table;
+    const void* type_table;
+};
+
+// Makes the inner numbers of tokens with adapters, a times the input (low_rank.h).
+//
+// Attributes:
+//     k: numbers of a row.
+//     in, stride: rows of (k,) T.
+//     out, pitch: rows of inner numbers.
+//     vectors: the most that a part has.
+//     parts: by slot.
+struct LowRankOp {
+    Kind kind;
+    int32_t late;
+    int32_t k;
+    const void* in;
+    int32_t stride;
+    float* out;
+    int32_t pitch;
+    int32_t vectors;
+    const LowRankPart* parts;
+};
+
+// Adds to embeddings what tokens' adapters add: scale * b times (a's column of the token) (low_rank.h).
+//
+// Attributes:
+//     n: numbers of an embedding.
+//     out: (tokens, n) fp32
+//     parts: by slot.
+struct LowRankEmbedOp {
+    Kind kind;
+    int32_t late;
+    int32_t n;
+    void* out;
+    float scale;
+    const LowRankPart* parts;
+};
+
+// Packs rows of a GGUF file's blocks, or of a gated pair's, as a LinearOp with BLOCKS reads them (pack_blocks.h).
+//
+// Attributes:
+//     n, k: rows and columns as checkpoints have them.
+//     in, second: (n,) addresses of rows, and of the other weight's of a gated pair; 0: a row of zeros.
+//     type: of the blocks.
+//     out: the packed panels.
+//     scales: receives the fp16 numbers of every eight blocks, if the scaling has such.
+//     format, scaling: of the packed weight.
+struct PackBlocksOp {
+    Kind kind;
+    int32_t late;
+    int32_t n;
+    int32_t k;
+    const int64_t* in;
+    const int64_t* second;
+    BlockType type;
+    void* out;
+    void* scales;
+    WeightFormat format;
+    BlockScaling scaling;
+};
+
+// Makes the numbers of rows of a GGUF file's blocks (unpack_blocks.h).
+//
+// Attributes:
+//     n, k: rows and columns.
+//     in: (n,) addresses of rows; 0: a row of zeros.
+//     type: of the blocks.
+//     form: `format`, `scaling`, `zero` and `tables` that a packed weight of this type has.
+//     out: (n, k) T
+struct UnpackBlocksOp {
+    Kind kind;
+    int32_t late;
+    int32_t n;
+    int32_t k;
+    const int64_t* in;
+    BlockType type;
+    PackedWeight form;
+    void* out;
+};
+
+// Rounds a weight, or a gated pair, to blocks with kStepsAndLeast, as a LinearOp reads them (round_blocks.h).
+//
+// Attributes:
+//     n, k: rows and columns as checkpoints have them.
+//     in, second: (n, k): the weight; and the other of a gated pair.
+//     out: the packed panels.
+//     scales: receives the fp16 numbers of every eight blocks.
+//     format: kBlocks4, kBlocks5 or kBlocks6.
+struct RoundBlocksOp {
+    Kind kind;
+    int32_t late;
+    int32_t n;
+    int32_t k;
+    const void* in;
+    const void* second;
+    void* out;
+    void* scales;
+    WeightFormat format;
+};
+
 // What every operation begins with. A late one works only on the rows whose logits are wanted, which a GatherOp has
 // collected.
 struct OpHead {
@@ -843,6 +1031,12 @@ union Op {
     LatentsOp latents;
     RescoreOp rescore;
     RoundWeightsOp round_weights;
+    EmbedTextOp embed_text;
+    LowRankOp low_rank;
+    LowRankEmbedOp low_rank_embed;
+    PackBlocksOp pack_blocks;
+    UnpackBlocksOp unpack_blocks;
+    RoundBlocksOp round_blocks;
 };
 
 // Where everything lies, for Python to compare: offset and size of fields, size of structures, numbers.
@@ -858,6 +1052,9 @@ inline constexpr AbiPlace kAbiPlaces[] = {
     {"StepInputs.ids", offsetof(StepInputs, ids), sizeof(StepInputs::ids)},
     {"StepInputs.positions", offsetof(StepInputs, positions), sizeof(StepInputs::positions)},
     {"StepInputs.rotary_rows", offsetof(StepInputs, rotary_rows), sizeof(StepInputs::rotary_rows)},
+    {"StepInputs.lengths", offsetof(StepInputs, lengths), sizeof(StepInputs::lengths)},
+    {"StepInputs.places", offsetof(StepInputs, places), sizeof(StepInputs::places)},
+    {"StepInputs.type_ids", offsetof(StepInputs, type_ids), sizeof(StepInputs::type_ids)},
     {"StepInputs.slots", offsetof(StepInputs, slots), sizeof(StepInputs::slots)},
     {"StepInputs.rows", offsetof(StepInputs, rows), sizeof(StepInputs::rows)},
     {"StepInputs.tiles", offsetof(StepInputs, tiles), sizeof(StepInputs::tiles)},
@@ -877,6 +1074,11 @@ inline constexpr AbiPlace kAbiPlaces[] = {
     {"StepInputs.save_after", offsetof(StepInputs, save_after), sizeof(StepInputs::save_after)},
     {"StepInputs.save_slot", offsetof(StepInputs, save_slot), sizeof(StepInputs::save_slot)},
     {"StepInputs.slot_bytes", offsetof(StepInputs, slot_bytes), sizeof(StepInputs::slot_bytes)},
+    {"StepInputs.adapter_slots", offsetof(StepInputs, adapter_slots), sizeof(StepInputs::adapter_slots)},
+    {"StepInputs.adapter_rows", offsetof(StepInputs, adapter_rows), sizeof(StepInputs::adapter_rows)},
+    {"StepInputs.adapter_tiles", offsetof(StepInputs, adapter_tiles), sizeof(StepInputs::adapter_tiles)},
+    {"StepInputs.adapter_tile_start", offsetof(StepInputs, adapter_tile_start), sizeof(StepInputs::adapter_tile_start)},
+    {"StepInputs.adapter_tile_size", offsetof(StepInputs, adapter_tile_size), sizeof(StepInputs::adapter_tile_size)},
     {"RowSampling", 0, sizeof(RowSampling)},
     {"RowSampling.changed", offsetof(RowSampling, changed), sizeof(RowSampling::changed)},
     {"RowSampling.token", offsetof(RowSampling, token), sizeof(RowSampling::token)},
@@ -895,6 +1097,12 @@ inline constexpr AbiPlace kAbiPlaces[] = {
     {"RowSampling.presence", offsetof(RowSampling, presence), sizeof(RowSampling::presence)},
     {"RowSampling.frequency", offsetof(RowSampling, frequency), sizeof(RowSampling::frequency)},
     {"RowSampling.logprob", offsetof(RowSampling, logprob), sizeof(RowSampling::logprob)},
+    {"LowRankPart", 0, sizeof(LowRankPart)},
+    {"LowRankPart.vectors", offsetof(LowRankPart, vectors), sizeof(LowRankPart::vectors)},
+    {"LowRankPart.steps", offsetof(LowRankPart, steps), sizeof(LowRankPart::steps)},
+    {"LowRankPart.a", offsetof(LowRankPart, a), sizeof(LowRankPart::a)},
+    {"LowRankPart.b", offsetof(LowRankPart, b), sizeof(LowRankPart::b)},
+    {"LowRankPart.first", offsetof(LowRankPart, first), sizeof(LowRankPart::first)},
     {"PackedWeight", 0, sizeof(PackedWeight)},
     {"PackedWeight.format", offsetof(PackedWeight, format), sizeof(PackedWeight::format)},
     {"PackedWeight.panels", offsetof(PackedWeight, panels), sizeof(PackedWeight::panels)},
@@ -902,6 +1110,8 @@ inline constexpr AbiPlace kAbiPlaces[] = {
     {"PackedWeight.zeros", offsetof(PackedWeight, zeros), sizeof(PackedWeight::zeros)},
     {"PackedWeight.tables", offsetof(PackedWeight, tables), sizeof(PackedWeight::tables)},
     {"PackedWeight.outliers", offsetof(PackedWeight, outliers), sizeof(PackedWeight::outliers)},
+    {"PackedWeight.scaling", offsetof(PackedWeight, scaling), sizeof(PackedWeight::scaling)},
+    {"PackedWeight.zero", offsetof(PackedWeight, zero), sizeof(PackedWeight::zero)},
     {"EmbedOp", 0, sizeof(EmbedOp)},
     {"EmbedOp.kind", offsetof(EmbedOp, kind), sizeof(EmbedOp::kind)},
     {"EmbedOp.late", offsetof(EmbedOp, late), sizeof(EmbedOp::late)},
@@ -948,6 +1158,10 @@ inline constexpr AbiPlace kAbiPlaces[] = {
     {"PanelStatistics.maxima", offsetof(PanelStatistics, maxima), sizeof(PanelStatistics::maxima)},
     {"PanelStatistics.log_masses", offsetof(PanelStatistics, log_masses), sizeof(PanelStatistics::log_masses)},
     {"PanelStatistics.samplings", offsetof(PanelStatistics, samplings), sizeof(PanelStatistics::samplings)},
+    {"LowRankRows", 0, sizeof(LowRankRows)},
+    {"LowRankRows.parts", offsetof(LowRankRows, parts), sizeof(LowRankRows::parts)},
+    {"LowRankRows.in", offsetof(LowRankRows, in), sizeof(LowRankRows::in)},
+    {"LowRankRows.stride", offsetof(LowRankRows, stride), sizeof(LowRankRows::stride)},
     {"LinearOp", 0, sizeof(LinearOp)},
     {"LinearOp.kind", offsetof(LinearOp, kind), sizeof(LinearOp::kind)},
     {"LinearOp.late", offsetof(LinearOp, late), sizeof(LinearOp::late)},
@@ -963,6 +1177,7 @@ inline constexpr AbiPlace kAbiPlaces[] = {
     {"LinearOp.epilogue", offsetof(LinearOp, epilogue), sizeof(LinearOp::epilogue)},
     {"LinearOp.routing", offsetof(LinearOp, routing), sizeof(LinearOp::routing)},
     {"LinearOp.statistics", offsetof(LinearOp, statistics), sizeof(LinearOp::statistics)},
+    {"LinearOp.low_rank", offsetof(LinearOp, low_rank), sizeof(LinearOp::low_rank)},
     {"HeadRows", 0, sizeof(HeadRows)},
     {"HeadRows.heads", offsetof(HeadRows, heads), sizeof(HeadRows::heads)},
     {"HeadRows.kv_heads", offsetof(HeadRows, kv_heads), sizeof(HeadRows::kv_heads)},
@@ -997,6 +1212,7 @@ inline constexpr AbiPlace kAbiPlaces[] = {
     {"AttentionOp.scale", offsetof(AttentionOp, scale), sizeof(AttentionOp::scale)},
     {"AttentionOp.softcap", offsetof(AttentionOp, softcap), sizeof(AttentionOp::softcap)},
     {"AttentionOp.window", offsetof(AttentionOp, window), sizeof(AttentionOp::window)},
+    {"AttentionOp.ahead", offsetof(AttentionOp, ahead), sizeof(AttentionOp::ahead)},
     {"AttentionOp.sinks", offsetof(AttentionOp, sinks), sizeof(AttentionOp::sinks)},
     {"AttentionOp.slopes", offsetof(AttentionOp, slopes), sizeof(AttentionOp::slopes)},
     {"GatherOp", 0, sizeof(GatherOp)},
@@ -1014,6 +1230,7 @@ inline constexpr AbiPlace kAbiPlaces[] = {
     {"QuantizeOp.out", offsetof(QuantizeOp, out), sizeof(QuantizeOp::out)},
     {"QuantizeOp.order", offsetof(QuantizeOp, order), sizeof(QuantizeOp::order)},
     {"QuantizeOp.rows_per_token", offsetof(QuantizeOp, rows_per_token), sizeof(QuantizeOp::rows_per_token)},
+    {"QuantizeOp.for_blocks", offsetof(QuantizeOp, for_blocks), sizeof(QuantizeOp::for_blocks)},
     {"Alternatives", 0, sizeof(Alternatives)},
     {"Alternatives.count", offsetof(Alternatives, count), sizeof(Alternatives::count)},
     {"Alternatives.logprobs", offsetof(Alternatives, logprobs), sizeof(Alternatives::logprobs)},
@@ -1235,6 +1452,63 @@ inline constexpr AbiPlace kAbiPlaces[] = {
     {"RoundWeightsOp.scales", offsetof(RoundWeightsOp, scales), sizeof(RoundWeightsOp::scales)},
     {"RoundWeightsOp.weight_squares", offsetof(RoundWeightsOp, weight_squares), sizeof(RoundWeightsOp::weight_squares)},
     {"RoundWeightsOp.error_squares", offsetof(RoundWeightsOp, error_squares), sizeof(RoundWeightsOp::error_squares)},
+    {"EmbedTextOp", 0, sizeof(EmbedTextOp)},
+    {"EmbedTextOp.kind", offsetof(EmbedTextOp, kind), sizeof(EmbedTextOp::kind)},
+    {"EmbedTextOp.late", offsetof(EmbedTextOp, late), sizeof(EmbedTextOp::late)},
+    {"EmbedTextOp.n", offsetof(EmbedTextOp, n), sizeof(EmbedTextOp::n)},
+    {"EmbedTextOp.out", offsetof(EmbedTextOp, out), sizeof(EmbedTextOp::out)},
+    {"EmbedTextOp.table", offsetof(EmbedTextOp, table), sizeof(EmbedTextOp::table)},
+    {"EmbedTextOp.scale", offsetof(EmbedTextOp, scale), sizeof(EmbedTextOp::scale)},
+    {"EmbedTextOp.position_table", offsetof(EmbedTextOp, position_table), sizeof(EmbedTextOp::position_table)},
+    {"EmbedTextOp.type_table", offsetof(EmbedTextOp, type_table), sizeof(EmbedTextOp::type_table)},
+    {"LowRankOp", 0, sizeof(LowRankOp)},
+    {"LowRankOp.kind", offsetof(LowRankOp, kind), sizeof(LowRankOp::kind)},
+    {"LowRankOp.late", offsetof(LowRankOp, late), sizeof(LowRankOp::late)},
+    {"LowRankOp.k", offsetof(LowRankOp, k), sizeof(LowRankOp::k)},
+    {"LowRankOp.in", offsetof(LowRankOp, in), sizeof(LowRankOp::in)},
+    {"LowRankOp.stride", offsetof(LowRankOp, stride), sizeof(LowRankOp::stride)},
+    {"LowRankOp.out", offsetof(LowRankOp, out), sizeof(LowRankOp::out)},
+    {"LowRankOp.pitch", offsetof(LowRankOp, pitch), sizeof(LowRankOp::pitch)},
+    {"LowRankOp.vectors", offsetof(LowRankOp, vectors), sizeof(LowRankOp::vectors)},
+    {"LowRankOp.parts", offsetof(LowRankOp, parts), sizeof(LowRankOp::parts)},
+    {"LowRankEmbedOp", 0, sizeof(LowRankEmbedOp)},
+    {"LowRankEmbedOp.kind", offsetof(LowRankEmbedOp, kind), sizeof(LowRankEmbedOp::kind)},
+    {"LowRankEmbedOp.late", offsetof(LowRankEmbedOp, late), sizeof(LowRankEmbedOp::late)},
+    {"LowRankEmbedOp.n", offsetof(LowRankEmbedOp, n), sizeof(LowRankEmbedOp::n)},
+    {"LowRankEmbedOp.out", offsetof(LowRankEmbedOp, out), sizeof(LowRankEmbedOp::out)},
+    {"LowRankEmbedOp.scale", offsetof(LowRankEmbedOp, scale), sizeof(LowRankEmbedOp::scale)},
+    {"LowRankEmbedOp.parts", offsetof(LowRankEmbedOp, parts), sizeof(LowRankEmbedOp::parts)},
+    {"PackBlocksOp", 0, sizeof(PackBlocksOp)},
+    {"PackBlocksOp.kind", offsetof(PackBlocksOp, kind), sizeof(PackBlocksOp::kind)},
+    {"PackBlocksOp.late", offsetof(PackBlocksOp, late), sizeof(PackBlocksOp::late)},
+    {"PackBlocksOp.n", offsetof(PackBlocksOp, n), sizeof(PackBlocksOp::n)},
+    {"PackBlocksOp.k", offsetof(PackBlocksOp, k), sizeof(PackBlocksOp::k)},
+    {"PackBlocksOp.in", offsetof(PackBlocksOp, in), sizeof(PackBlocksOp::in)},
+    {"PackBlocksOp.second", offsetof(PackBlocksOp, second), sizeof(PackBlocksOp::second)},
+    {"PackBlocksOp.type", offsetof(PackBlocksOp, type), sizeof(PackBlocksOp::type)},
+    {"PackBlocksOp.out", offsetof(PackBlocksOp, out), sizeof(PackBlocksOp::out)},
+    {"PackBlocksOp.scales", offsetof(PackBlocksOp, scales), sizeof(PackBlocksOp::scales)},
+    {"PackBlocksOp.format", offsetof(PackBlocksOp, format), sizeof(PackBlocksOp::format)},
+    {"PackBlocksOp.scaling", offsetof(PackBlocksOp, scaling), sizeof(PackBlocksOp::scaling)},
+    {"UnpackBlocksOp", 0, sizeof(UnpackBlocksOp)},
+    {"UnpackBlocksOp.kind", offsetof(UnpackBlocksOp, kind), sizeof(UnpackBlocksOp::kind)},
+    {"UnpackBlocksOp.late", offsetof(UnpackBlocksOp, late), sizeof(UnpackBlocksOp::late)},
+    {"UnpackBlocksOp.n", offsetof(UnpackBlocksOp, n), sizeof(UnpackBlocksOp::n)},
+    {"UnpackBlocksOp.k", offsetof(UnpackBlocksOp, k), sizeof(UnpackBlocksOp::k)},
+    {"UnpackBlocksOp.in", offsetof(UnpackBlocksOp, in), sizeof(UnpackBlocksOp::in)},
+    {"UnpackBlocksOp.type", offsetof(UnpackBlocksOp, type), sizeof(UnpackBlocksOp::type)},
+    {"UnpackBlocksOp.form", offsetof(UnpackBlocksOp, form), sizeof(UnpackBlocksOp::form)},
+    {"UnpackBlocksOp.out", offsetof(UnpackBlocksOp, out), sizeof(UnpackBlocksOp::out)},
+    {"RoundBlocksOp", 0, sizeof(RoundBlocksOp)},
+    {"RoundBlocksOp.kind", offsetof(RoundBlocksOp, kind), sizeof(RoundBlocksOp::kind)},
+    {"RoundBlocksOp.late", offsetof(RoundBlocksOp, late), sizeof(RoundBlocksOp::late)},
+    {"RoundBlocksOp.n", offsetof(RoundBlocksOp, n), sizeof(RoundBlocksOp::n)},
+    {"RoundBlocksOp.k", offsetof(RoundBlocksOp, k), sizeof(RoundBlocksOp::k)},
+    {"RoundBlocksOp.in", offsetof(RoundBlocksOp, in), sizeof(RoundBlocksOp::in)},
+    {"RoundBlocksOp.second", offsetof(RoundBlocksOp, second), sizeof(RoundBlocksOp::second)},
+    {"RoundBlocksOp.out", offsetof(RoundBlocksOp, out), sizeof(RoundBlocksOp::out)},
+    {"RoundBlocksOp.scales", offsetof(RoundBlocksOp, scales), sizeof(RoundBlocksOp::scales)},
+    {"RoundBlocksOp.format", offsetof(RoundBlocksOp, format), sizeof(RoundBlocksOp::format)},
     {"Op", 0, sizeof(Op)},
     {"Kind.kEmbed", kEmbed, sizeof(Kind)},
     {"Kind.kNorm", kNorm, sizeof(Kind)},
@@ -1262,11 +1536,43 @@ inline constexpr AbiPlace kAbiPlaces[] = {
     {"Kind.kLatents", kLatents, sizeof(Kind)},
     {"Kind.kRescore", kRescore, sizeof(Kind)},
     {"Kind.kRoundWeights", kRoundWeights, sizeof(Kind)},
+    {"Kind.kEmbedText", kEmbedText, sizeof(Kind)},
+    {"Kind.kLowRank", kLowRank, sizeof(Kind)},
+    {"Kind.kLowRankEmbed", kLowRankEmbed, sizeof(Kind)},
+    {"Kind.kPackBlocks", kPackBlocks, sizeof(Kind)},
+    {"Kind.kUnpackBlocks", kUnpackBlocks, sizeof(Kind)},
+    {"Kind.kRoundBlocks", kRoundBlocks, sizeof(Kind)},
     {"WeightFormat.kPlain", kPlain, sizeof(WeightFormat)},
     {"WeightFormat.kTwelveBit", kTwelveBit, sizeof(WeightFormat)},
     {"WeightFormat.kInt8", kInt8, sizeof(WeightFormat)},
     {"WeightFormat.kInt4ByGroup", kInt4ByGroup, sizeof(WeightFormat)},
     {"WeightFormat.kInt8ByGroup", kInt8ByGroup, sizeof(WeightFormat)},
+    {"WeightFormat.kBlocks2", kBlocks2, sizeof(WeightFormat)},
+    {"WeightFormat.kBlocks3", kBlocks3, sizeof(WeightFormat)},
+    {"WeightFormat.kBlocks4", kBlocks4, sizeof(WeightFormat)},
+    {"WeightFormat.kBlocks5", kBlocks5, sizeof(WeightFormat)},
+    {"WeightFormat.kBlocks6", kBlocks6, sizeof(WeightFormat)},
+    {"WeightFormat.kBlocks8", kBlocks8, sizeof(WeightFormat)},
+    {"WeightFormat.kBlocksTable", kBlocksTable, sizeof(WeightFormat)},
+    {"BlockScaling.kHalves", kHalves, sizeof(BlockScaling)},
+    {"BlockScaling.kHalvesAndLeast", kHalvesAndLeast, sizeof(BlockScaling)},
+    {"BlockScaling.kSteps", kSteps, sizeof(BlockScaling)},
+    {"BlockScaling.kStepsAndLeast", kStepsAndLeast, sizeof(BlockScaling)},
+    {"BlockScaling.kNibbles", kNibbles, sizeof(BlockScaling)},
+    {"BlockScaling.kExponents", kExponents, sizeof(BlockScaling)},
+    {"BlockType.kQ40", kQ40, sizeof(BlockType)},
+    {"BlockType.kQ41", kQ41, sizeof(BlockType)},
+    {"BlockType.kQ50", kQ50, sizeof(BlockType)},
+    {"BlockType.kQ51", kQ51, sizeof(BlockType)},
+    {"BlockType.kQ80", kQ80, sizeof(BlockType)},
+    {"BlockType.kQ2K", kQ2K, sizeof(BlockType)},
+    {"BlockType.kQ3K", kQ3K, sizeof(BlockType)},
+    {"BlockType.kQ4K", kQ4K, sizeof(BlockType)},
+    {"BlockType.kQ5K", kQ5K, sizeof(BlockType)},
+    {"BlockType.kQ6K", kQ6K, sizeof(BlockType)},
+    {"BlockType.kIq4Nl", kIq4Nl, sizeof(BlockType)},
+    {"BlockType.kIq4Xs", kIq4Xs, sizeof(BlockType)},
+    {"BlockType.kMxfp4", kMxfp4, sizeof(BlockType)},
     {"Activation.kNone", kNone, sizeof(Activation)},
     {"Activation.kSilu", kSilu, sizeof(Activation)},
     {"Activation.kGeluTanh", kGeluTanh, sizeof(Activation)},

@@ -13,23 +13,31 @@
 #include <memory>
 #include <system_error>
 
-#include "amx_tiles.h"
-#include "attention.h"
-#include "causal_conv.h"
-#include "delta_rule.h"
-#include "expert_routing.h"
-#include "formats.h"
-#include "products.h"
+#include "attention/attention.h"
+#include "attention/rope_kv_cache.h"
+#include "linear/low_rank.h"
+#include "linear/products.h"
+#include "linear/round_weights.h"
 #include "program.h"
-#include "rope_kv_cache.h"
-#include "round_weights.h"
-#include "rowwise.h"
-#include "sample.h"
-#include "state_space.h"
+#include "rows/embed_text.h"
+#include "rows/expert_routing.h"
+#include "rows/rowwise.h"
+#include "sampling/sample.h"
+#include "states/causal_conv.h"
+#include "states/delta_rule.h"
+#include "states/state_space.h"
 #include "thread_pool.h"
+#include "vectors/amx_tiles.h"
+#include "vectors/formats.h"
 
 namespace djl {
 namespace {
+
+void multiply(Run& run, int i, WeightFormat format) {
+    if (of_blocks(format)) multiply_blocks(run, i);
+    else if (of_integers(format)) multiply_integers(run, i);
+    else multiply_floats(run, i);
+}
 
 template <class F>
 void operate(Run& run, int i) {
@@ -38,7 +46,7 @@ void operate(Run& run, int i) {
     switch (op.head.kind) {
         case kEmbed: embed<F>(run, i, op.embed, step); break;
         case kNorm: norm<F>(run, i, op.norm, step); break;
-        case kLinear: of_integers(op.linear.weight.format) ? multiply_integers(run, i) : multiply_floats(run, i); break;
+        case kLinear: multiply(run, i, op.linear.weight.format); break;
         case kRopeKvCache: rope_kv_cache<F>(run, i, op.rope_kv_cache, step); break;
         case kAttention: attend<F>(run, i, op.attention, step); break;
         case kGather: gather(run, i, op.gather, step); break;
@@ -61,7 +69,13 @@ void operate(Run& run, int i) {
         case kMamba1Scan: mamba1_scan<F>(run, i, op.mamba1_scan, step); break;
         case kLatents: latents<F>(run, i, op.latents, step); break;
         case kRescore: rescore_tokens(run, i); break;
+        case kPackBlocks: pack_any_blocks(run, i); break;
+        case kUnpackBlocks: unpack_any_blocks(run, i); break;
+        case kRoundBlocks: round_any_blocks(run, i); break;
         case kRoundWeights: round_weights(run, i, op.round_weights); break;
+        case kEmbedText: embed_text<F>(run, i, op.embed_text, step); break;
+        case kLowRank: low_rank<F>(run, i, op.low_rank, step); break;
+        case kLowRankEmbed: low_rank_embed<F>(run, i, op.low_rank_embed, step); break;
     }
 }
 
@@ -135,7 +149,9 @@ void djl_pool_close(void* handle) {
 int djl_parts(int steps) { return parts_of(steps); }
 
 // Bytes of a row of k activations that are rounded to integers.
-int64_t djl_codes_bytes(int k) { return integer_row_bytes(group_count(k)); }
+int64_t djl_codes_bytes(int k, int for_blocks) {
+    return for_blocks ? block_row_bytes(block_count(k)) : integer_row_bytes(group_count(k));
+}
 
 // Seconds by kind of operation since the pool was made, into `out` (kKinds,).
 void djl_seconds(void* handle, double* out) { memcpy(out, ((Pool*)handle)->seconds, sizeof(Pool::seconds)); }

@@ -10,8 +10,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "processor.h"
 #include "program.h"
+#include "vectors/processor.h"
 
 namespace djl {
 

@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "prefetch.h"
-#include "processor.h"
 #include "program.h"
+#include "vectors/processor.h"
 
 namespace djl {
 

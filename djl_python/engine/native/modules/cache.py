@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ...attention.parameters import AttentionParams, LayerShape
-from ...batch.chunk import Chunk
+from ...batch.chunk import SequenceChunk
 from ..abi.decoder import AttentionOp, ClearValuesOp, RopeKvCacheOp
 from ..abi.enums import KEYS_PER_GROUP
 from ..abi.operations import OperationArray
@@ -33,7 +33,7 @@ from ..thread_pool import FORMATS, ThreadPool
 class NativePlan:
     """A `StepPlan`; `step` points to `arrays`."""
 
-    order: list[Chunk]
+    order: list[SequenceChunk]
     positions: Tensor
     arrays: AttentionArrays
     step: StepInputs
@@ -68,7 +68,7 @@ class NativeCache:
         )
 
     @contextmanager
-    def step(self, chunks: list[Chunk]) -> Iterator[NativePlan]:
+    def step(self, chunks: list[SequenceChunk]) -> Iterator[NativePlan]:
         spans = [token_range(chunk) for chunk in chunks]
         arrays = attention_arrays(spans, self.block_size, self._tile)
         slots = np.array([slot for span in spans for slot in cache_slots(span, self.block_size)], np.int64)

@@ -60,7 +60,7 @@ def tried(rule: Callable[..., Any]) -> list[Tensor]:
     def numbers(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=random)
 
-    state, found = None, []
+    state, answers = None, []
     for tokens in (5, 1):
         query, key = numbers(2, tokens, 2, LANES), numbers(2, tokens, 2, LANES)
         value = numbers(2, tokens, 4, 2 * LANES)
@@ -69,9 +69,9 @@ def tried(rule: Callable[..., Any]) -> list[Tensor]:
             query, key, value, g=g, beta=beta, initial_state=state, output_final_state=True,
             use_qk_l2norm_in_kernel=True,
         )  # fmt: skip
-        found.append(answer)
+        answers.append(answer)
     assert state is not None
-    return [*found, state]
+    return [*answers, state]
 
 
 def _run(
@@ -98,7 +98,7 @@ def _run(
         states=state.data_ptr(),
     )  # fmt: skip
     step = StepInputs(tokens=sequences * tokens)
-    spans.tell(step, state[0].nbytes)
+    spans.bind(step, state[0].nbytes)
     pool.run(OperationArray([operation]), step, bf16=value.dtype == torch.bfloat16)
     return made
 

@@ -10,15 +10,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from ...checkpoints.quantization import Quantize
+from ...checkpoints.linears import Linear
+from ...checkpoints.rounding import Rounding
 from ...checkpoints.weights import tensors_of
-from ...reading.recipe.primitives import Linear, NotUnderstoodError
+from ...reading.recipe.primitives import NotUnderstoodError
+from ...runner.file_mapping import release_pages
 from ..abi.decoder import LinearOp, QuantizeOp
 from ..abi.operations import OperationArray
 from ..abi.parts import Epilogue
 from ..abi.step_inputs import StepInputs
 from ..abi.structures import Operation
-from ..file_mapping import release_pages
 from ..memory import Arena
 from ..packing import Packed, Packer
 from ..thread_pool import ThreadPool
@@ -39,19 +40,19 @@ class NativeLinears:
         self.dtype = dtype
         self._packer = Packer(dtype, self.pool, Arena())
 
-    def make(self, linear: Linear, quantize: Quantize | None) -> NativeLinear | None:
-        """The linear with its weight packed, quantized if asked for; None if the kernels don't support it."""
+    def make(self, linear: Linear, rounding: Rounding | None) -> NativeLinear | None:
+        """The linear with its weight packed, rounded if asked for; None if the kernels don't support it."""
         if linear.weight.dtype != self.dtype:
             return None
         try:
-            packed = self._packer.pack([linear], quantize)
+            packed = self._packer.pack([linear], rounding)
         except NotUnderstoodError:  # an odd width
             return None
         release_pages(tensors_of(linear.weight))
         return NativeLinear(packed, self.pool, self.dtype)
 
     def close(self) -> None:
-        """End the threads: what was made computes no more."""
+        """End the threads; the linears made here stop working."""
         self.pool.close()
 
 
@@ -69,7 +70,9 @@ class NativeLinear(nn.Module):
         bias, order = (None if part is None else part.data_ptr() for part in (packed.bias, packed.order))
         product = LinearOp(n=packed.n, k=packed.k, weight=packed.addresses, bias=bias, epilogue=Epilogue())
         # If weights are codes, the input is quantized first.
-        operations: list[Operation] = [QuantizeOp(k=packed.k, order=order), product] if packed.of_codes else [product]
+        operations: list[Operation] = [product]
+        if packed.of_codes:
+            operations.insert(0, QuantizeOp(k=packed.k, order=order, for_blocks=packed.in_blocks))
         self.operations = OperationArray(operations)
         self._product = self.operations.view(-1, LinearOp)
         self._quantize = self.operations.view(0, QuantizeOp) if packed.of_codes else None
@@ -80,7 +83,9 @@ class NativeLinear(nn.Module):
         made = torch.empty(len(rows), self.out_features, dtype=self.dtype)
         given = rows
         if self._quantize is not None:
-            given = torch.empty(len(rows), self.pool.codes_bytes(self.in_features), dtype=torch.int8)
+            given = torch.empty(
+                len(rows), self.pool.codes_bytes(self.in_features, self.packed.in_blocks), dtype=torch.int8
+            )
             self._quantize.in_, self._quantize.out = rows.data_ptr(), given.data_ptr()
         self._product.in_, self._product.output.out = given.data_ptr(), made.data_ptr()
         self.pool.run(self.operations, StepInputs(tokens=len(rows)), bf16=self.dtype == torch.bfloat16)

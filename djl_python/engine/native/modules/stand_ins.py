@@ -1,6 +1,6 @@
 """Kernels in place of functions that transformers' modules call by name. Runs in the engine process.
 
-transformers keeps what a special kernel would do better in functions of a modeling file, with plain torch as a
+transformers keeps computations for which special kernels exist in functions of a modeling file, with plain torch as a
 fallback. Here a kernel replaces such a function while a model runs, if both give the same results for random numbers.
 """
 
@@ -13,14 +13,15 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from ...reading.call_errors import CALL_ERRORS
+from ...call_errors import CALL_ERRORS
 from ...reading.watching.functions import CONVOLUTION, DELTA_RULE, files_of
 from ..thread_pool import ThreadPool
 from . import causal_conv, delta_rule
 
 Function = Callable[..., Any]
 
-#: By name: what makes the native function, which falls back to the given one; what calls either with test inputs.
+#: By name: the maker of the native function, which falls back to the given one; a function that calls either with test
+#: inputs.
 _KNOWN: Final[Mapping[str, tuple[Callable[[Function, ThreadPool], Function], Callable[[Function], list[Tensor]]]]] = {
     DELTA_RULE: (delta_rule.native, delta_rule.tried),
     "torch_recurrent_gated_delta_rule": (delta_rule.native, delta_rule.tried),

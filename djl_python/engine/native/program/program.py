@@ -7,14 +7,15 @@ that.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ...checkpoints.quantization import Quantize
+from ...adapters.peft_files import LoraAdapter
+from ...checkpoints.rounding import Quantize
 from ...reading.recipe.decoder import Recipe
 from ...reading.recipe.primitives import NotUnderstoodError
 from ...sampling.row_sampler import SampledTokens
@@ -22,9 +23,11 @@ from ..abi.decoder import LinearOp
 from ..abi.enums import PANEL
 from ..abi.operations import OperationArray
 from ..abi.step_inputs import StepInputs
+from ..abi.structures import Operation
 from ..memory import Arena, PrefaultedMemory, as_tensor
 from ..prefault import PrefaultedRegions, cache_prefault_bytes
 from ..thread_pool import ThreadPool
+from .adapters import ProgramAdapters
 from .builders.attention import CacheLayout
 from .builders.builder import ProgramBuilder
 from .builders.decoder import build_decoder
@@ -34,6 +37,22 @@ from .row_sampling import RowSamplings
 from .step_arrays import StepArrays
 
 _KEPT_ROWS: Final = 64  # rows of logits in a kept buffer; prompt logprobs need more, and get a new one
+
+
+class _Operations:
+    """A list of operations that ends with the lm_head's product, as the kernels run it.
+
+    Attributes:
+        head: that product, in place.
+        rescorer: runs the list with `rescoring` in the place of the head, if there is such.
+        late_from: index of the first operation that is only needed for logits.
+    """
+
+    def __init__(self, operations: list[Operation], rescoring: list[Operation], late_from: int) -> None:
+        self.array = OperationArray(operations)
+        self.head = self.array.view(-1, LinearOp)
+        self.rescorer = Rescorer([*operations[:-1], *rescoring]) if rescoring else None
+        self.late_from = late_from
 
 
 class Program:
@@ -46,9 +65,12 @@ class Program:
         states: number of slots, each for one sequence's states of all layers.
         max_tokens: maximum tokens of a step.
         prefaulted: memory for weights and cache.
+        names: of the model's modules, which adapters change; None: it will have no adapters.
 
     Attributes:
         rescorer: samples tokens without all logits; None if that wouldn't be faster.
+        adapters: what its slots hold.
+        cache: memory for keys and values.
     """
 
     def __init__(
@@ -63,13 +85,14 @@ class Program:
         max_tokens: int,
         threads: int,
         prefaulted: PrefaultedRegions | None = None,
+        names: Mapping[nn.Module, str] | None = None,
     ) -> None:
         self.pool = ThreadPool(threads)
         self._bf16 = dtype == torch.bfloat16
         self._block_size = block_size
         self._block_bytes = sum(attention.shape.block_bytes(block_size, dtype) for attention in recipe.caches)
         size = max(1, blocks * self._block_bytes)
-        self._cache = PrefaultedMemory(
+        self.cache = PrefaultedMemory(
             size,
             cache_prefault_bytes(size),
             None if prefaulted is None else (as_tensor(prefaulted.cache), prefaulted.cache_prefaulted),
@@ -87,7 +110,7 @@ class Program:
             rescoring = build_decoder(
                 self._builder,
                 recipe,
-                CacheLayout(self._cache.bytes.data_ptr(), block_size),
+                CacheLayout(self.cache.bytes.data_ptr(), block_size),
                 StateLayout(self._states.bytes.data_ptr()),
             )
         except NotUnderstoodError:
@@ -95,11 +118,12 @@ class Program:
             raise
         memory.close()
         self.weight_bytes = self._builder.weight_bytes
-        operations = self._builder.operations
-        self._array = OperationArray(operations)
-        self._head = self._array.view(-1, LinearOp)
-        self._head_alone = OperationArray([self._head])
-        self.rescorer = Rescorer([*operations[:-1], *rescoring]) if rescoring else None
+        self._plain = _Operations(self._builder.operations, rescoring, self._builder.late_from)
+        self._rescoring = rescoring
+        self._with_adapters: _Operations | None = None
+        self.adapters = ProgramAdapters(self._builder.adaptable if names else [], names or {}, dtype, max_tokens)
+        self.rescorer = self._plain.rescorer
+        self._head_alone = OperationArray([self._plain.head])
         # First-touch page faults cost more than the writes themselves, so the buffers are kept.
         self._logits = torch.empty(_KEPT_ROWS, self.vocabulary)
         self._kept_maxima = self._maxima = torch.empty(_KEPT_ROWS, -(-self.vocabulary // PANEL))
@@ -113,15 +137,16 @@ class Program:
         """
         wanted = len(step.rows)
         logits = self._make_room(wanted)
-        self._aim(self._head, logits)
-        count = None if wanted else self._builder.late_from
+        operations = self._operations_of(step)
+        self._aim(operations.head, logits)
+        count = None if wanted else operations.late_from
         with self._begun(step) as (given, late):
-            self.pool.run(self._array, given, count=count, late=late, bf16=self._bf16)
+            self.pool.run(operations.array, given, count=count, late=late, bf16=self._bf16)
         self._made = logits
         return logits
 
     def pick(self, step: StepArrays, samplings: RowSamplings) -> SampledTokens | Tensor:
-        """Run a step of a program with a rescorer.
+        """Run a step of a program with a rescorer, and without adapters that change the head.
 
         Args:
             samplings: how each wanted row's token is sampled, none of them from changed scores.
@@ -132,16 +157,45 @@ class Program:
         Raises:
             ValueError: as `run`.
         """
-        assert self.rescorer is not None
+        rescorer = self._operations_of(step).rescorer
+        assert rescorer is not None
         logits = self._make_room(len(step.rows))
         with self._begun(step) as (given, late):
-            chosen = self.rescorer.run(self.pool, given, late, samplings, logits)
+            chosen = rescorer.run(self.pool, given, late, samplings, logits)
             if chosen is not None:
                 return chosen
             self._aim(self._head_alone.view(0, LinearOp), logits)
             self.pool.run(self._head_alone, given, late=late, bf16=self._bf16)
         self._made = logits
         return logits
+
+    def load_adapter(self, slot: int, adapter: LoraAdapter) -> None:
+        """As `ProgramAdapters.load`, between two steps."""
+        self._with_adapters = None
+        self.adapters.load(slot, adapter)
+
+    def unload_adapter(self, slot: int) -> None:
+        """As `ProgramAdapters.unload`, between two steps."""
+        self._with_adapters = None
+        self.adapters.unload(slot)
+
+    @property
+    def adapts_head(self) -> bool:
+        """Whether a loaded adapter changes the lm_head."""
+        return self.adapters.changes(self._builder.operations[-1])
+
+    def _operations_of(self, step: StepArrays) -> _Operations:
+        """The operations of a step: with what loaded adapters add, if one of its tokens has an adapter."""
+        if step.adapters is None:
+            return self._plain
+        if self._with_adapters is None:
+            given, late_from = self._builder.operations, self._builder.late_from
+            early, rest = self.adapters.operations(given[:late_from], given[late_from:])
+            rescoring = [] if self.adapts_head else self._rescoring
+            self._with_adapters = _Operations([*early, *rest], rescoring, len(early))
+            if self._with_adapters.rescorer is not None and self.rescorer is not None:
+                self._with_adapters.rescorer.patience = self.rescorer.patience
+        return self._with_adapters
 
     def _aim(self, head: LinearOp, logits: Tensor) -> None:
         """Have the lm_head's product write to `logits`, and `_maxima`."""
@@ -159,14 +213,18 @@ class Program:
             raise ValueError(f"a step of {len(step.ids)} tokens; the program was made for {self._max_tokens}")
         given, late = (each.step_inputs(self._block_size, self._block_bytes) for each in (step.tokens, step.wanted))
         given.wanted = len(step.rows)
+        if step.adapters is not None:
+            step.adapters.bind(given)
+        if step.wanted_adapters is not None:
+            step.wanted_adapters.bind(late)
         for name in ("ids", "slots", "rows"):
             setattr(given, name, getattr(step, name).ctypes.data)
         if step.states is not None:
-            step.states.tell(given, self._state_bytes)
+            step.states.bind(given, self._state_bytes)
             self._states.used_to((step.states.last_slot + 1) * self._state_bytes)
-        self._cache.used_to((int(step.slots.max()) // self._block_size + 1) * self._block_bytes)
+        self.cache.used_to((int(step.slots.max()) // self._block_size + 1) * self._block_bytes)
         yield given, late
-        self._cache.rest()
+        self.cache.rest()
         self._states.rest()
 
     def maxima_of(self, logits: Tensor) -> int | None:
@@ -179,10 +237,10 @@ class Program:
     @property
     def resident_blocks(self) -> int:
         """Blocks of the cache, from the first on, whose memory has been taken."""
-        return self._cache.taken // max(1, self._block_bytes)
+        return self.cache.taken // max(1, self._block_bytes)
 
     def close(self) -> None:
         """End the threads."""
-        self._cache.close()
+        self.cache.close()
         self._states.close()
         self.pool.close()

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from ...sampling.gumbel import keys_of, mix
 from ...sampling.penalties import penalties_of
 from ...sampling.row_sampler import SampledTokens, SamplingRequest, Top
-from ...sampling.sampling_plan import Plan, inverse_temperature, samples
+from ...sampling.sampling_plan import SamplingPlan, inverse_temperature, samples
 from ..abi.enums import SamplingMode
 from ..abi.parts import Alternatives
 from ..abi.step_inputs import RowSampling
@@ -67,7 +67,7 @@ class PlannedSamplings(RowSamplings):
         keys: (rows,) of each draw's noise.
     """
 
-    def __init__(self, plan: Plan, vocabulary: int) -> None:
+    def __init__(self, plan: SamplingPlan, vocabulary: int) -> None:
         self.plan = plan
         params = plan.params
         drawn = [samples(p) for p in params]
@@ -89,7 +89,7 @@ class PlannedSamplings(RowSamplings):
         self._mixed_seeds = mix(np.array([p.seed for p in params], np.uint64))
         self._occurred: list[tuple[int, int]] = []
 
-    def tell(self, asked: SamplingRequest) -> None:
+    def update(self, asked: SamplingRequest) -> None:
         """Tell where the draws are, and what has occurred; the plan is the same."""
         if self._draw:
             self.keys = keys_of(self._mixed_seeds, asked.positions)

@@ -41,7 +41,7 @@ class NativeRowSampler:
             self._samplings = PlannedSamplings(asked.plan, logits.shape[1])
             self._typical = _draws_of(self._samplings, logits.shape[1])
         samplings = self._samplings
-        samplings.tell(asked)
+        samplings.update(asked)
         if self._typical is not None:
             samplings.tokens[samplings.typical] = _draw_typical(
                 samplings, self._typical, logits, changed, asked.occurred

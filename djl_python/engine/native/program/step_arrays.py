@@ -8,10 +8,10 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from ...batch.chunk import Chunk
+from ...batch.chunk import SequenceChunk
 from ...batch.sequence import Sequence
 from ...batch.state_slots import StateSpan
-from ..abi.enums import QUERIES_PER_WALK
+from ..abi.enums import ADAPTER_ROWS, QUERIES_PER_WALK
 from ..abi.step_inputs import StepInputs
 
 #: (sequence, first, end): a range of its tokens, without `end`.
@@ -74,9 +74,37 @@ class StateArrays:
         """The highest slot that is written."""
         return max(int(slots.max(initial=0)) for slots in (self.span_slot, self.save_slot))
 
-    def tell(self, step: StepInputs, slot_bytes: int) -> None:
+    def bind(self, step: StepInputs, slot_bytes: int) -> None:
         """Have inputs point to these arrays."""
         step.spans, step.slot_bytes = len(self.span_start), slot_bytes
+        for each in fields(self):
+            setattr(step, each.name, getattr(self, each.name).ctypes.data)
+
+
+@dataclass(frozen=True)
+class AdapterArrays:
+    """Which adapter each token has, under the names of `StepInputs`."""
+
+    adapter_slots: npt.NDArray[np.int32]
+    adapter_rows: npt.NDArray[np.int32]
+    adapter_tile_start: npt.NDArray[np.int32]
+    adapter_tile_size: npt.NDArray[np.int32]
+
+    @classmethod
+    def of(cls, slots: npt.NDArray[np.int32]) -> AdapterArrays:
+        """The arrays for tokens with adapters in these slots; 0: without one."""
+        order = np.argsort(slots, kind="stable").astype(np.int32)
+        rows = order[np.count_nonzero(slots == 0) :]
+        _, begins, counts = np.unique(slots[rows], return_index=True, return_counts=True)
+        starts, sizes = list[int](), list[int]()
+        for begin, count in zip(begins.tolist(), counts.tolist(), strict=True):
+            starts += range(begin, begin + count, ADAPTER_ROWS)
+            sizes += (min(ADAPTER_ROWS, count - passed) for passed in range(0, count, ADAPTER_ROWS))
+        return cls(slots, rows, np.array(starts, np.int32), np.array(sizes, np.int32))
+
+    def bind(self, step: StepInputs) -> None:
+        """Have inputs point to these arrays."""
+        step.adapter_tiles = len(self.adapter_tile_start)
         for each in fields(self):
             setattr(step, each.name, getattr(self, each.name).ctypes.data)
 
@@ -85,7 +113,8 @@ class StateArrays:
 class StepArrays:
     """One step: its tokens, the cache slots of their keys and values, and the `rows` whose logits are wanted.
 
-    `wanted` is where the tokens of these rows lie; `states` are each sequence's tokens, for layers that keep states.
+    `wanted` is where the tokens of these rows lie; `states` are each sequence's tokens, for layers that keep states;
+    `adapters` and `wanted_adapters` are whose the tokens and the wanted rows are; None: no token has one.
     """
 
     ids: npt.NDArray[np.int64]
@@ -94,6 +123,8 @@ class StepArrays:
     tokens: AttentionArrays
     wanted: AttentionArrays
     states: StateArrays | None = None
+    adapters: AdapterArrays | None = None
+    wanted_adapters: AdapterArrays | None = None
 
 
 @functools.lru_cache(maxsize=64)
@@ -103,12 +134,18 @@ def even_state_arrays(sequences: int, tokens: int, begin: bool) -> StateArrays:
     return StateArrays.of([tokens] * sequences, states)
 
 
+@functools.lru_cache(maxsize=64)
+def adapter_arrays(runs: tuple[tuple[int, int], ...]) -> AdapterArrays:
+    """The arrays for runs of tokens: (slot of the adapter, how many)."""
+    return AdapterArrays.of(np.repeat(*(np.array(each, np.int32) for each in zip(*runs, strict=True))))
+
+
 def tile_size(heads_per_kv_head: int) -> int:
     """How many tokens of a sequence share a pass over its keys."""
     return max(1, QUERIES_PER_WALK // heads_per_kv_head)
 
 
-def token_range(chunk: Chunk) -> TokenRange:
+def token_range(chunk: SequenceChunk) -> TokenRange:
     """The range of all tokens of a chunk."""
     return chunk.sequence, chunk.sequence.computed, chunk.sequence.computed + chunk.length
 

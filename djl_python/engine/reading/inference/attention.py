@@ -10,9 +10,10 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from ...checkpoints.linears import Linear
 from ..comparison import distance, factor_of, rounded_factor, same
 from ..recipe.mixers import Attention
-from ..recipe.primitives import Linear, Norm, NotUnderstoodError, Rotary, Stacked
+from ..recipe.primitives import Norm, NotUnderstoodError, Rotary, Stacked
 from ..watching.attention import AttentionCall
 from ..watching.run import ModuleCall
 from .columns import other_columns
@@ -83,6 +84,7 @@ def read_attention(record: LayerRecord, rotaries: Sequence[Rotary], positions: s
         gated=gate is not None,
         reads=reads,
         output=linears.output,
+        ahead=call.ahead,
     )
     return attention, linears
 
@@ -151,7 +153,7 @@ def _order(made: Tensor, call: AttentionCall) -> Tensor | None:
 
 @dataclass(frozen=True)
 class _Change:
-    """What may lie between a projection and the attention: a norm, a rotation by position, a factor."""
+    """A possible step between a projection and the attention: a norm, a rotation by position, a factor."""
 
     norm: Norm | None
     across: bool  # the norm is over all heads at once
@@ -183,7 +185,7 @@ def _changes(
             entering.append((seen.norm, False, normed(before, norm)))
         elif len(norm.weight) == heads * dim and same(x, flat):
             entering.append((seen.norm, True, _by_head(normed(flat, norm), heads)))
-    found = []
+    changes = []
     for rotary in (None, *rotaries):
         for norm_of, across, x in entering:
             if rotary is not None:
@@ -193,5 +195,5 @@ def _changes(
             factor = rounded_factor(factor_of(x, after))
             if same(x * factor, after):
                 error = distance(x * factor, after) / (float(after.float().norm()) or 1.0)
-                found.append(_Change(norm_of, across, rotary, factor, error))
-    return found
+                changes.append(_Change(norm_of, across, rotary, factor, error))
+    return changes

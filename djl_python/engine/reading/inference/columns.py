@@ -22,10 +22,10 @@ def columns_of(wanted: Tensor, among: Tensor) -> Tensor:
     Raises:
         NotUnderstoodError: some columns are not in `among`.
     """
-    found = columns_if_any(wanted, among)
-    if (found < 0).any():
+    indices = columns_if_any(wanted, among)
+    if (indices < 0).any():
         raise NotUnderstoodError("what mixes tokens is not what was projected")
-    return found
+    return indices
 
 
 def columns_if_any(wanted: Tensor, among: Tensor) -> Tensor:

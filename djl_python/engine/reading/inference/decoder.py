@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import torch
 
+from ...call_errors import CALL_ERRORS
 from ...checkpoints.rope import attends_in_chunks
-from ..call_errors import CALL_ERRORS
 from ..recipe.decoder import Experts, Layer, Recipe
 from ..recipe.primitives import NotUnderstoodError, Rotary
 from ..watching.copies import Copy, RandomNumbers, copy_model
@@ -76,6 +76,7 @@ def _read(model: Any, max_positions: int) -> Recipe:
         head_scale=head.scale,
         head_softcap=head.softcap,
         token_inputs=None if inputs is None else inputs.inputs,
+        embedding_module=embedding.module,
     )
 
 

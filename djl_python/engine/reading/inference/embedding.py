@@ -1,4 +1,4 @@
-"""Explains what a decoder makes of token ids before its first layer. Runs in the engine process, at load."""
+"""Explains the computation from token ids to the first layer. Runs in the engine process, at load."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ...checkpoints.dequantizing_linear import DequantizingEmbedding
+from ...checkpoints.linears import Linear
+from ...checkpoints.weights import Weight
 from ..comparison import factor_of, rounded_factor, same
-from ..recipe.primitives import Linear, Norm, NotUnderstoodError
+from ..recipe.primitives import Norm, NotUnderstoodError
 from ..watching.copies import Copy
 from ..watching.run import ModuleCall, WatchedRun
 from .layer_record import linear_call_of
@@ -18,10 +21,11 @@ from .norms import norm_call
 
 
 @dataclass(frozen=True)
-class Embedding:
+class EmbeddingTable:
     """norm(projection(table[id]) * scale + positions[position + offset]); see `Recipe`, which has these fields."""
 
-    table: Tensor
+    module: nn.Module
+    table: Weight
     scale: float
     projection: Linear | None
     positions: Tensor | None
@@ -29,7 +33,7 @@ class Embedding:
     norm: Norm | None
 
 
-def read_embedding(copy: Copy, seen: WatchedRun) -> Embedding:
+def read_embedding(copy: Copy, seen: WatchedRun) -> EmbeddingTable:
     """How the first layer's input is made.
 
     Raises:
@@ -37,7 +41,7 @@ def read_embedding(copy: Copy, seen: WatchedRun) -> Embedding:
     """
     table = copy.model.get_input_embeddings()
     lookup = next((call for call in seen.module_calls if call.copied is table), None)
-    if lookup is None or not isinstance(lookup.module, nn.Embedding):
+    if lookup is None or not isinstance(lookup.module, nn.Embedding | DequantizingEmbedding):
         raise NotUnderstoodError("the embedding is not a table")
     start = seen.layers[0].input.float()
     rows = nn.functional.embedding(lookup.x, table.weight).float()
@@ -58,8 +62,9 @@ def read_embedding(copy: Copy, seen: WatchedRun) -> Embedding:
     scale = rounded_factor(factor_of(rows, stream - added))
     if not same(scale * rows + added, stream) or (widened is not None and scale != 1):
         raise NotUnderstoodError("the first layer does not read the embedding")
-    return Embedding(
-        table=lookup.module.weight.data,
+    return EmbeddingTable(
+        module=lookup.module,
+        table=lookup.module.weight.data if isinstance(lookup.module, nn.Embedding) else lookup.module.weight,
         scale=scale,
         projection=None if widened is None else widened[1],
         positions=positions,

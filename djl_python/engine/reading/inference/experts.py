@@ -1,7 +1,7 @@
 """Explains a layer's mixture of experts: the router and the experts' weights. Runs in the engine process, at load.
 
 transformers keeps a layer's experts in one module, as stacked weights, and gives it each token's chosen experts and
-their weights. How these are computed is found by trying candidates, one of which has to reproduce the recorded result.
+their weights. Candidates for these computations are tried: one has to reproduce the recorded result.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from ...checkpoints.expert_stacks import ExpertStack
+from ...checkpoints.linears import Linear
 from ..comparison import distance, factor_of, rounded_factor, same
 from ..recipe.decoder import ExpertGroups, Experts, Router
-from ..recipe.primitives import ExpertLinears, Linear, NotUnderstoodError
+from ..recipe.primitives import ExpertLinears, NotUnderstoodError
 from ..watching.run import ModuleCall
 
 _TRIED: Final = 2  # tokens that the experts' weights are tried on
@@ -91,7 +92,7 @@ def _two_linears(module: Any) -> tuple[ExpertLinears, ExpertLinears]:
 
 
 def _assignment(call: ModuleCall) -> Assignment:
-    """What the experts were given, by token: each tensor has two dimensions."""
+    """The inputs of the experts, by token: each tensor has two dimensions."""
     given = [value for value in (*call.args, *call.kwargs.values()) if isinstance(value, Tensor)]
     experts = next((value for value in given if not value.is_floating_point()), None)
     numbers = [value for value in given if value.is_floating_point()]
@@ -140,7 +141,7 @@ def _read_router(call: ModuleCall, assignment: Assignment) -> Router:
 
 
 def _corrections(call: ModuleCall, module: Any) -> Iterator[Tensor]:
-    """What the router has, or is given (LFM2), one number for each expert."""
+    """Corrections of the router, one number for each expert: its own, or an argument (LFM2)."""
     count = len(module.weight)
     for value in (*call.args, *call.kwargs.values()):
         if isinstance(value, Tensor) and value.shape == (count,) and value.is_floating_point():

@@ -1,4 +1,4 @@
-"""Explains how a decoder makes logits of its last layer's result. Runs in the engine process, at load."""
+"""Explains the computation from the last layer's result to the logits. Runs in the engine process, at load."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...checkpoints.linears import Linear, as_linear
 from ..comparison import factor_of, rounded_factor, same
-from ..linears import as_linear
-from ..recipe.primitives import Linear, Norm, NotUnderstoodError
+from ..recipe.primitives import Norm, NotUnderstoodError
 from ..watching.copies import Copy
 from ..watching.run import WatchedRun
 from .layer_record import linear_call_of
@@ -18,7 +18,7 @@ from .norms import norm_call
 
 
 @dataclass(frozen=True)
-class Head:
+class OutputHead:
     """softcap(scale * linear(projection(norm(x)))); see `Recipe`, which has these fields."""
 
     norm: Norm | None
@@ -28,7 +28,7 @@ class Head:
     softcap: float
 
 
-def read_head(copy: Copy, seen: WatchedRun) -> Head:
+def read_head(copy: Copy, seen: WatchedRun) -> OutputHead:
     """How the logits are made.
 
     Raises:
@@ -49,7 +49,7 @@ def read_head(copy: Copy, seen: WatchedRun) -> Head:
         raise NotUnderstoodError("the logits are not a linear of the last layer's normed result")
     made = call.result[0].float()
     scale = rounded_factor(factor_of(made, seen.logits))
-    # A soft cap can't be told from its result, so the configuration is asked for it.
+    # A soft cap does not show in its result, so it is read from the configuration.
     softcap = float(getattr(copy.model.config.get_text_config(decoder=True), "final_logit_softcapping", None) or 0)
     if softcap and same(torch.tanh(made / softcap) * softcap, seen.logits):
         scale = 1.0
@@ -58,7 +58,7 @@ def read_head(copy: Copy, seen: WatchedRun) -> Head:
     else:
         raise NotUnderstoodError("the logits are changed in an unknown way")
     assert math.isfinite(scale)
-    return Head(
+    return OutputHead(
         norm=None if norm is None else norm.norm,
         projection=None if narrowed is None else narrowed[1],
         linear=linear,

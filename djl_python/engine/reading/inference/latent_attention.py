@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...checkpoints.linears import Linear
 from ..comparison import distance, same
 from ..recipe.mixers import LatentAttention
-from ..recipe.primitives import Linear, Norm, NotUnderstoodError, Rotary, Stacked
+from ..recipe.primitives import Norm, NotUnderstoodError, Rotary, Stacked
 from ..watching.attention import AttentionCall
 from ..watching.run import ModuleCall
 from .columns import columns_if_any, columns_of, other_columns
@@ -93,10 +94,10 @@ def _columns(heads: Tensor) -> Tensor:
 
 def _normed_columns(record: LayerRecord, x: Tensor, made: Tensor) -> tuple[Tensor, Norm]:
     """The columns of `made` that a norm read to make x, and the norm."""
-    found = record.norm_into(_rows(x)[None])
-    if found is None or found.kind != "rms" or found.norm.bias is not None:
+    norm_call = record.norm_into(_rows(x)[None])
+    if norm_call is None or norm_call.kind != "rms" or norm_call.norm.bias is not None:
         raise NotUnderstoodError("a latent without a norm, or with another")
-    return columns_of(_rows(found.call.x), made), found.norm
+    return columns_of(_rows(norm_call.call.x), made), norm_call.norm
 
 
 def _decoupled(latent: Tensor, linears: Projections) -> Tensor:
@@ -191,7 +192,7 @@ def _rotation(
     """
     natural = torch.arange(len(dims))
     after_key, after_queries = call.key[0][..., dims], call.query[0][..., dims]
-    found: list[tuple[float, Tensor, Rotary | None]] = []
+    candidates: list[tuple[float, Tensor, Rotary | None]] = []
     for order in (natural, torch.cat([natural[0::2], natural[1::2]])):
         before_key = key[:, order].float().expand_as(after_key)
         before_queries = queries[..., order].float().transpose(0, 1)
@@ -203,8 +204,8 @@ def _rotation(
             else:
                 continue
             if same(made[0], after_key) and same(made[1], after_queries):
-                found.append((distance(made[0], after_key) + distance(made[1], after_queries), order, rotary))
-    if not found:
+                candidates.append((distance(made[0], after_key) + distance(made[1], after_queries), order, rotary))
+    if not candidates:
         raise NotUnderstoodError("queries or keys are changed in an unknown way after their projection")
-    _, order, rotary = min(found, key=lambda each: each[0])
+    _, order, rotary = min(candidates, key=lambda each: each[0])
     return order, rotary

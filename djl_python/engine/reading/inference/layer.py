@@ -1,4 +1,4 @@
-"""Explains one layer: what it adds to the residual stream. Runs in the engine process, at load."""
+"""Explains one layer's additions to the residual stream. Runs in the engine process, at load."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any, Generic
 
 from torch import Tensor
 
+from ...checkpoints.linears import Linear
 from ..comparison import factor_of, fitted_factors, rounded_factor, same
 from ..recipe.activations import FUNCTIONS
 from ..recipe.decoder import Body, Branch, Experts, Layer, Mlp
 from ..recipe.mixers import Mixer
-from ..recipe.primitives import Linear, Norm, NotUnderstoodError, Rotary
+from ..recipe.primitives import Norm, NotUnderstoodError, Rotary
 from ..watching.run import ModuleCall
 from .attention import read_attention
 from .experts import experts_call, read_experts, router_call
@@ -113,10 +114,10 @@ def read_layer(record: LayerRecord, rotaries: list[Rotary], positions: slice, in
 
 def _after_a_norm(record: LayerRecord, mlp: _BranchRecord[Any]) -> tuple[_BranchRecord[Any], Norm]:
     """The MLP of a post-norm layer, which is added to the normed stream that it reads, and the norm that made that."""
-    found = record.norm_to(mlp.input)
-    if found is None:
+    norm_call = record.norm_to(mlp.input)
+    if norm_call is None:
         raise NotUnderstoodError("a norm at the end, but none before the MLP")
-    return replace(mlp, source=found.call.x, before=None), found.norm
+    return replace(mlp, source=norm_call.call.x, before=None), norm_call.norm
 
 
 def _scales(record: LayerRecord, branches: Sequence[_BranchRecord[Any]], added: Tensor) -> list[float]:
@@ -151,17 +152,17 @@ def _mixers(
     kinds = [recurrent] * bool(record.function_calls) + [attention] * bool(record.attention_calls)
     reasons: list[NotUnderstoodError] = []
     for order in itertools.permutations(kinds):
-        found: list[_BranchRecord[Mixer]] = []
+        mixers: list[_BranchRecord[Mixer]] = []
         rest = record.linears
         try:
             for read in order:
                 mixer, linears = read(record.only(linears=rest))
-                found.append(_BranchRecord.of(record, mixer, linears.input, linears.output_call.result))
+                mixers.append(_BranchRecord.of(record, mixer, linears.input, linears.output_call.result))
                 rest = linears.rest
         except NotUnderstoodError as reason:
             reasons.append(reason)
             continue
-        return found, rest
+        return mixers, rest
     raise reasons[0]
 
 

@@ -1,4 +1,4 @@
-"""The record of one watched layer, and what it tells directly. Runs in the engine process, at load."""
+"""The record of one watched layer, and simple questions about it. Runs in the engine process, at load."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...checkpoints.linears import Linear, as_linear
 from ..comparison import factor_of, rounded_factor, same
-from ..linears import as_linear
-from ..recipe.primitives import Linear, Norm, NotUnderstoodError
+from ..recipe.primitives import Norm, NotUnderstoodError
 from ..watching.run import ModuleCall, WatchedRun
 from .norms import NormCall, norm_call
 
@@ -97,7 +97,7 @@ class LayerRecord:
                     yield copied.data, own[name].data
 
     def own_numbers(self, seen: Tensor) -> Tensor:
-        """The model's own numbers, fp32, of those of the copy that a function was given.
+        """The model's own numbers, fp32, for the copy's numbers in a function's argument.
 
         Raises:
             NotUnderstoodError: they are no parameter of the layer, reshaped or not, and not -exp of one.
@@ -163,8 +163,8 @@ class LayerRecord:
 
 def linear_call_of(calls: Sequence[ModuleCall], x: Tensor) -> tuple[ModuleCall, Linear] | None:
     """The linear among these calls whose input was x."""
-    found = ((call, linear) for call in calls if (linear := as_linear(call.module)) is not None)
-    return next(((call, linear) for call, linear in found if same(call.x, x)), None)
+    linears = ((call, linear) for call in calls if (linear := as_linear(call.module)) is not None)
+    return next(((call, linear) for call, linear in linears if same(call.x, x)), None)
 
 
 def side_by_side(linears: list[tuple[ModuleCall, Linear]]) -> Tensor:

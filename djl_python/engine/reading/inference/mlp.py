@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from ...checkpoints.dequantizing_linear import halves
+from ...checkpoints.linears import Linear
 from ..comparison import distance, same
 from ..recipe.activations import FUNCTIONS
 from ..recipe.decoder import Mlp
-from ..recipe.primitives import Linear, NotUnderstoodError
+from ..recipe.primitives import NotUnderstoodError
 from ..watching.run import ModuleCall
 
 _INPUTS: Final = 1001  # that an activation is run on, ...
@@ -52,6 +53,8 @@ def read_mlp(
             bias = weights[0].bias
             biases = (None, None) if bias is None else bias.chunk(2)
             one, other = (Linear(*each) for each in zip(halves(weights[0].weight), biases, strict=True))
+            if (origins := weights[0].origins) is not None:
+                one.origins, other.origins = (origins.take(rows) for rows in torch.arange(len(origins.rows)).chunk(2))
             first_made, second_made = made[0].chunk(2, -1)
             choices = [(one, other, first_made, second_made), (other, one, second_made, first_made)]
     tried = [
@@ -62,7 +65,7 @@ def read_mlp(
         if inner.shape == wanted.shape
     ]
     if tried:
-        explained, gate, up, name, times = min(tried, key=lambda one: distance(one[0], wanted))
+        explained, gate, up, name, times = min(tried, key=lambda attempt: distance(attempt[0], wanted))
         if same(explained, wanted):
             if times != 1:
                 gate, up = (None, up.times(times)) if gate is None else (gate.times(times), up)
@@ -96,10 +99,10 @@ def _curve(module: nn.Module) -> _Curve | None:
     """The factors of a module's curve, from its results for other inputs; None if it has another."""
     x = torch.linspace(-_GREATEST_INPUT, _GREATEST_INPUT, _INPUTS)
     results, terms = copy.deepcopy(module).float()(x), _curve_terms(x.double())
-    found = torch.linalg.lstsq(terms, results.double()[:, None]).solution[:, 0]
-    if not same(terms @ found, results):
+    factors = torch.linalg.lstsq(terms, results.double()[:, None]).solution[:, 0]
+    if not same(terms @ factors, results):
         return None
-    square, low, straight = found.tolist()
+    square, low, straight = factors.tolist()
     return square, low, straight
 
 

@@ -22,7 +22,7 @@ _GROUPS: Final = ("n_groups", "num_groups")
 
 @dataclass(frozen=True)
 class NormCall:
-    """A call of a norm: what was recorded of the copy, and how the module's weight multiplies.
+    """A call of a norm: the copy's record, and how the module's weight multiplies.
 
     Attributes:
         offset: added to the weight.
@@ -63,15 +63,15 @@ def norm_call(call: ModuleCall) -> NormCall | None:
         return None
     if weight is not None and (not isinstance(weight, Tensor) or weight.shape != x.shape[-1:]):
         return None
-    found, nearest = None, math.inf
+    best, nearest = None, math.inf
     for eps in list(_named(module))[:1] or _USUAL_EPSILONS:
         for kind in ("rms", "layer"):
             for offset in (0.0,) if weight is None else (0.0, 1.0):
                 likely = NormCall(call, kind, offset, eps)
                 result = normed(x, likely.copied)
                 if same(result, made) and (off := distance(result, made)) < nearest:
-                    found, nearest = likely, off
-    return found
+                    best, nearest = likely, off
+    return best
 
 
 def normed(x: Tensor, norm: Norm) -> Tensor:

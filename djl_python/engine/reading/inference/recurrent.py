@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ...checkpoints.linears import Linear
 from ..comparison import same
 from ..recipe.limits import LANES, MAX_KEY_DIM, MAX_STATE_SIZE
 from ..recipe.mixers import Convolution, DeltaNet, GatedNorm, RecurrentMixer, ShortConvolution, StateSpace
-from ..recipe.primitives import Linear, NotUnderstoodError, Stacked
+from ..recipe.primitives import NotUnderstoodError, Stacked
 from ..watching.functions import CONVOLUTION, DELTA_RULE, SCAN, SELECTIVE_SCAN, FunctionCall
 from ..watching.run import ModuleCall
 from .columns import columns_if_any, columns_of, other_columns, read_convolution
@@ -40,7 +42,7 @@ def read_recurrent(record: LayerRecord) -> tuple[RecurrentMixer, Projections]:
 
 
 def _delta_net(record: LayerRecord, conv_call: FunctionCall, rule_call: FunctionCall) -> tuple[DeltaNet, Projections]:
-    given = rule_call.arguments
+    given = _without_repeated_heads(rule_call.arguments)
     tokens, key_heads, key_dim = given["key"].shape[1:]
     heads, value_dim = given["value"].shape[2:]
     if key_dim % LANES or value_dim % LANES or key_dim > MAX_KEY_DIM or heads % key_heads:
@@ -74,6 +76,23 @@ def _delta_net(record: LayerRecord, conv_call: FunctionCall, rule_call: Function
         output=linears.output,
     )
     return net, linears
+
+
+def _without_repeated_heads(given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a delta rule with one head of queries and keys for each group of equal ones.
+
+    transformers before 5.23 repeats them for the heads of values, later the delta rule itself does.
+    """
+    query, key = given["query"], given["key"]
+    for times in range(key.shape[2], 1, -1):
+        if key.shape[2] % times == 0 and all(_repeats(each, times) for each in (query, key)):
+            return given | {"query": query[:, :, ::times], "key": key[:, :, ::times]}
+    return given
+
+
+def _repeats(x: Tensor, times: int) -> bool:
+    """Whether each head of x (1, tokens, heads, dim) is there as often, beside itself."""
+    return torch.equal(x, x[:, :, ::times].repeat_interleave(times, 2))
 
 
 def _state_space(

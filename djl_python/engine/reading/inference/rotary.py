@@ -16,18 +16,18 @@ from ..watching.run import TOKENS, ModuleCall, WatchedRun
 
 def rotary_candidates(model: nn.Module, seen: WatchedRun, max_positions: int) -> list[Rotary]:
     """Every rotary embedding that the model's cos and sin tables could mean, for all positions; layers share them."""
-    found = []
+    candidates = []
     tables = list(_tables(model, seen, max_positions))
     for cos, sin, short_rows in (*tables, *((cos, -sin, rows) for cos, sin, rows in tables)):  # some rotate backwards
         half = cos.shape[-1] // 2
         first, alternate = (cos[:, :half], sin[:, :half]), (cos[:, 0::2], sin[:, 0::2])
-        found += [
+        candidates += [
             Rotary(*first, interleaved=False, short_rows=short_rows),
             Rotary(*first, interleaved=True, short_rows=short_rows),
             Rotary(*alternate, interleaved=True, short_rows=short_rows),
             Rotary(cos, sin, interleaved=False, short_rows=short_rows),
         ]
-    return found
+    return candidates
 
 
 def _tables(model: nn.Module, seen: WatchedRun, max_positions: int) -> Iterator[tuple[Tensor, Tensor, int]]:

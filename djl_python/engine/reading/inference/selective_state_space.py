@@ -8,10 +8,11 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from ...checkpoints.linears import Linear
 from ..comparison import same
 from ..recipe.limits import MAX_STATE_SIZE
 from ..recipe.mixers import SelectiveStateSpace
-from ..recipe.primitives import Linear, Norm, NotUnderstoodError, Stacked
+from ..recipe.primitives import Norm, NotUnderstoodError, Stacked
 from ..watching.functions import FunctionCall
 from .columns import columns_of, read_convolution
 from .layer_record import LayerRecord, Projections

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from ...checkpoints.linears import Linear, as_linear
 from ..comparison import distance, factor_of, rounded_factor, same
-from ..linears import as_linear
 from ..recipe.activations import FUNCTIONS
 from ..recipe.decoder import Mlp, TokenBranch, TokenInputs
-from ..recipe.primitives import Linear, NotUnderstoodError
+from ..recipe.primitives import NotUnderstoodError
 from ..watching.run import ModuleCall, WatchedRun
 from .layer_record import LayerRecord
 from .norms import norm_call

@@ -1,4 +1,7 @@
-"""What a decoder computes: its layers, MLPs, experts and ends. Runs in the engine process; nothing is computed here."""
+"""The recipe of a decoder: its layers, MLPs, experts, embedding and head.
+
+Runs in the engine process; nothing is computed here.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,12 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from ...checkpoints.linears import Linear
+from ...checkpoints.weights import Weight
 from .mixers import AttentionMixer, Mixer, RecurrentMixer
-from .primitives import ExpertLinears, Linear, Norm
+from .primitives import ExpertLinears, Norm
 
 
 @dataclass
@@ -147,7 +152,7 @@ class Layer:
 class Recipe:
     """A whole decoder."""
 
-    embedding: Tensor
+    embedding: Weight
     embedding_scale: float
     embedding_projection: Linear | None  # to the width of the layers, if the table is narrower
     positions: Tensor | None  # position embeddings, added to the embedding
@@ -160,6 +165,7 @@ class Recipe:
     head_scale: float
     head_softcap: float
     token_inputs: TokenInputs | None = None
+    embedding_module: nn.Module | None = None  # that `embedding` is the table of
 
     @property
     def width(self) -> int:

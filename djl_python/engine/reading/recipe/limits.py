@@ -1,4 +1,4 @@
-"""Sizes of recurrent layers that recipes may have: what the native kernels are compiled for. Engine process."""
+"""Sizes of recurrent layers that recipes may have; the native kernels are compiled for them. Engine process."""
 
 from __future__ import annotations
 

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from ...attention.parameters import LayerShape
-from .primitives import Linear, Norm, Rotary, Stacked
+from ...checkpoints.linears import Linear
+from .primitives import Norm, Rotary, Stacked
 
-#: Of the L2 norm of queries and keys within transformers' functions for gated delta rules.
+#: The epsilon of the L2 norm of queries and keys in transformers' functions for gated delta rules.
 DELTA_RULE_EPS: Final = 1e-6
 
 
@@ -21,7 +22,8 @@ class Attention:
 
     If `gated`, the projection also gives a gate as wide as the result, whose sigmoid multiplies the result. The norms
     are of each head or, with `norms_across`, of all heads together. `reads` is the index, among the attentions, of the
-    one whose keys and values this one reads; the projection then gives queries only.
+    one whose keys and values this one reads; the projection then gives queries only. A token sees `window` tokens up to
+    itself (0: all), and `ahead` tokens after itself (None: all), which only encoders do.
     """
 
     heads: int
@@ -42,6 +44,7 @@ class Attention:
     gated: bool
     reads: int | None
     output: Linear
+    ahead: int | None = 0
 
     @property
     def shape(self) -> LayerShape:

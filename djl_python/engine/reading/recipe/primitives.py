@@ -1,4 +1,4 @@
-"""What layers of a recipe consist of: norms, linears, rotary embeddings. Runs in the engine process."""
+"""Parts of layers other than linears: norms, stacks, rotary embeddings. Runs in the engine process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...checkpoints.dequantizing_linear import concat_rows
 from ...checkpoints.expert_stacks import ExpertStack
-from ...checkpoints.weights import Weight, dense
+from ...checkpoints.linears import Linear, RowOrigins
 
 #: Names of activations in recipes; None: there is none.
 ACTIVATIONS: Final = frozenset(
@@ -30,25 +30,6 @@ class Norm:
     weight: Tensor
     bias: Tensor | None
     eps: float
-
-
-@dataclass
-class Linear:
-    """out = in @ weight.T + bias; weight (out, in)."""
-
-    weight: Weight
-    bias: Tensor | None
-
-    @property
-    def numbers(self) -> Tensor:
-        """The weight as a tensor of numbers; codes are dequantized."""
-        return dense(self.weight)
-
-    def times(self, factors: Tensor | float) -> Linear:
-        """A linear, in fp32, whose result is multiplied by factors, (out,) or one for all; codes are dequantized."""
-        columns = torch.as_tensor(factors, dtype=torch.float32).view(-1, 1)
-        bias = None if self.bias is None else self.bias.float() * columns[:, 0]
-        return Linear(self.numbers.float() * columns, bias)
 
 
 @dataclass
@@ -75,6 +56,11 @@ class Stacked:
     order: Tensor | None
     factors: Tensor | None = None
 
+    @property
+    def columns(self) -> int:
+        """Width of the result."""
+        return sum(len(part.weight) for part in self.parts) if self.order is None else len(self.order)
+
     def joined(self) -> Linear:
         weight = concat_rows([part.weight for part in self.parts])
         bias = None
@@ -84,9 +70,10 @@ class Stacked:
                 for part in self.parts
             ]
             bias = torch.cat(biases)
+        origins = RowOrigins.joined(self.parts)
         if self.order is None:
-            return Linear(weight, bias)
-        joined = Linear(weight[self.order], None if bias is None else bias[self.order])
+            return Linear(weight, bias, origins)
+        joined = Linear(weight[self.order], None if bias is None else bias[self.order], origins.take(self.order))
         return joined if self.factors is None else joined.times(self.factors)
 
 

@@ -20,11 +20,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...attention.lookup import PAGED
+from ...attention.observation import observed_attention
 from ...attention.parameters import AttentionParams
 from ...transformers_private import attention_name
 from ..comparison import distance, rounded_factor, same
 from ..recipe.primitives import NotUnderstoodError
-from .paged_attention import observed_attention
 
 _PRODUCTS: Final = (torch.ops.aten.bmm.default, torch.ops.aten.baddbmm.default)
 SOFTMAXES: Final = (torch.ops.aten._softmax.default, torch.ops.aten._safe_softmax.default)
@@ -40,6 +40,7 @@ class AttentionCall:
     Attributes:
         window: how many tokens a query sees, its own included; 0 for all, `masks.UNKNOWN` where the mask may have one.
         slopes: (heads,) added to a key's score for each position (ALiBi).
+        ahead: how many tokens after its own a query sees; None: all.
     """
 
     query: Tensor
@@ -51,6 +52,7 @@ class AttentionCall:
     softcap: float
     sinks: Tensor | None
     slopes: Tensor | None = None
+    ahead: int | None = 0
 
 
 @contextmanager

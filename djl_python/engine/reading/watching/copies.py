@@ -2,8 +2,8 @@
 
 Trained weights hide what a model computes. A few tokens carry numbers thousands of times greater than all others
 ("Massive activations in large language models", https://arxiv.org/abs/2402.17762), so that a sum looks like one of its
-terms, and in bf16 is. So a model's structure is read from a copy of its modules with random weights: there, what is
-computed in two ways is equal only if both ways are the same function, and fp32 has six digits to tell.
+terms, and in bf16 is. So a model's structure is read from a copy of its modules with random weights: there, two
+computations give equal numbers only if they are the same function, and fp32 has six digits to show it.
 
     copy = copy_model(model, RandomNumbers())
     copy.model(input_ids=torch.tensor([[3, 1, 2]]))  # tokens are rows of the copy's small table
@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol
 import torch
 from torch import Tensor, nn
 
-from ...checkpoints.dequantizing_linear import DequantizingLinear
+from ...checkpoints.dequantizing_linear import DequantizingEmbedding, DequantizingLinear
 from ...checkpoints.expert_stacks import ExpertStack, stacks_of
 from ...checkpoints.weights import Weight, dense
 
@@ -113,7 +113,7 @@ class Copy:
         return self._originals[id(module)]
 
 
-def is_by_token(table: Tensor, vocabulary: int) -> bool:
+def is_by_token(table: Weight, vocabulary: int) -> bool:
     """Whether a table (rows, columns) or a vector (rows,) has a row for each token."""
     return len(table) >= _SHARE_OF_VOCABULARY * vocabulary
 
@@ -128,13 +128,19 @@ def copy_model(model: nn.Module, numbers: Numbers, but: Collection[nn.Module] = 
         but: modules that the copy shares with the model.
     """
     shared = {id(part) for module in but for part in module.modules()}
-    tables = _tables(model)
+    head, vocabulary = _head(model)
+    tables = _tables(model, head, vocabulary)
     memo: dict[int, Any] = {id(module): module for module in but}
     for module in model.modules():
         if id(module) in shared:
             continue
         if isinstance(module, DequantizingLinear):
-            memo[id(module)] = _plain(module, numbers)
+            by_token = module is head and is_by_token(module.weight, vocabulary)
+            memo[id(module)] = _plain(module, numbers, by_token=by_token)
+            continue
+        if isinstance(module, DequantizingEmbedding):
+            table = module.weight[numbers.tokens.clamp(max=len(module.weight) - 1)]
+            memo[id(module)] = module.with_table(numbers(table, "table"))
             continue
         for each in module.parameters(recurse=False):
             if id(each) not in memo:
@@ -147,11 +153,17 @@ def copy_model(model: nn.Module, numbers: Numbers, but: Collection[nn.Module] = 
     return Copy(copied, numbers.tokens, {id(one): other for one, other in pairs})
 
 
-def _tables(model: Any) -> set[int]:
-    """Ids of the parameters that have a row for each token: of embeddings, and of the lm_head."""
+def _head(model: Any) -> tuple[nn.Module | None, int]:
+    """A model's lm_head, and the rows of its table of tokens; (None, 0) of a model that says neither."""
     if not hasattr(model, "get_input_embeddings"):
+        return None, 0
+    return model.get_output_embeddings(), len(model.get_input_embeddings().weight)
+
+
+def _tables(model: nn.Module, head: nn.Module | None, vocabulary: int) -> set[int]:
+    """Ids of the parameters that have a row for each token: of embeddings, and of the lm_head."""
+    if not vocabulary:
         return set()
-    head, vocabulary = model.get_output_embeddings(), len(model.get_input_embeddings().weight)
     holders = [module for module in model.modules() if isinstance(module, nn.Embedding) or module is head]
     return {
         id(each) for module in holders for each in module.parameters(recurse=False) if is_by_token(each, vocabulary)
@@ -165,11 +177,14 @@ def _made(parameter: nn.Parameter, numbers: Numbers, tables: set[int]) -> Tensor
     return numbers(data, "vector" if data.dim() < 2 else "matrix")
 
 
-def _plain(module: DequantizingLinear, numbers: Numbers) -> nn.Linear:
+def _plain(module: DequantizingLinear, numbers: Numbers, *, by_token: bool) -> nn.Linear:
+    rows = numbers.tokens.clamp(max=module.out_features - 1)
     made = nn.Linear(module.in_features, module.out_features, bias=False, device="meta")
-    made.weight = nn.Parameter(numbers(module.weight, "matrix"), requires_grad=False)
+    weight = numbers(module.weight[rows], "table") if by_token else numbers(module.weight, "matrix")
+    made.weight = nn.Parameter(weight, requires_grad=False)
     if module.bias is not None:
-        made.bias = nn.Parameter(numbers(module.bias.data, "vector"), requires_grad=False)
+        bias = module.bias.data[rows] if by_token else module.bias.data
+        made.bias = nn.Parameter(numbers(bias, "vector"), requires_grad=False)
     return made.eval()
 
 

@@ -65,7 +65,7 @@ class LayerRun:
 
 @dataclass
 class WatchedRun:
-    """What was recorded of a run, each list in the order of its calls.
+    """The records of a run, each list in the order of its calls.
 
     Attributes:
         logits: (tokens, vocabulary) fp32.
@@ -91,18 +91,7 @@ def watch(copy: Copy) -> WatchedRun:
         NotUnderstoodError: it has no list of layers, or attention does not run once in each.
     """
     seen, model = WatchedRun(), copy.model
-    layers = layer_list(model)
-    with ExitStack() as stack:
-        for module in model.modules():
-            own = copy.original(module)
-            rotary = "Rotary" in type(module).__name__
-            weighted = any(True for _ in own.parameters(recurse=False)) or stacks_of(own)
-            if rotary or weighted or not any(True for _ in module.children()):
-                stack.callback(module.register_forward_hook(_recorder(seen, own), with_kwargs=True).remove)
-        for layer in layers:
-            stack.enter_context(_recorded_layer(layer, copy.original(layer), seen))
-        stack.enter_context(watch_functions(model, seen.function_calls))
-        stack.enter_context(watch_attention(model, seen.attention_calls))
+    with recorded(copy, seen), watch_attention(model, seen.attention_calls):
         if not _takes_positions(model):
             seen.first_position = 0
         seen.logits = _run(copy, seen.first_position).logits[0].float()
@@ -115,11 +104,33 @@ def watch(copy: Copy) -> WatchedRun:
     return seen
 
 
+@contextmanager
+def recorded(copy: Copy, seen: WatchedRun) -> Iterator[None]:
+    """Context in which the copy runs, and its calls of modules, layers and functions are recorded; not of attention.
+
+    Raises:
+        NotUnderstoodError: it has no list of layers.
+    """
+    model = copy.model
+    layers = layer_list(model)
+    with ExitStack() as stack:
+        for module in model.modules():
+            own = copy.original(module)
+            rotary = "Rotary" in type(module).__name__
+            weighted = any(True for _ in own.parameters(recurse=False)) or stacks_of(own)
+            if rotary or weighted or not any(True for _ in module.children()):
+                stack.callback(module.register_forward_hook(_recorder(seen, own), with_kwargs=True).remove)
+        for layer in layers:
+            stack.enter_context(_recorded_layer(layer, copy.original(layer), seen))
+        stack.enter_context(watch_functions(model, seen.function_calls))
+        yield
+
+
 def attention_calls_at(copy: Copy, first_position: int, layers: Sequence[LayerRun]) -> list[AttentionCall] | None:
     """The attention calls for the same tokens from another position on; None if the model takes no positions.
 
-    Each layer reads its recorded input again: what other positions change in one layer, such as a choice of experts,
-    does not reach the next.
+    Each layer reads its recorded input again: changes that other positions cause in one layer, such as a choice of
+        experts, do not reach the next.
     """
     if not _takes_positions(copy.model):
         return None
@@ -196,7 +207,7 @@ def layer_list(model: Any) -> list[nn.Module]:
         NotUnderstoodError: the model has no list of modules.
     """
     lists = [list(module) for module in model.modules() if isinstance(module, nn.ModuleList)]
-    alike = [modules for modules in lists if len({type(one) for one in modules}) == 1]
+    alike = [modules for modules in lists if len({type(module) for module in modules}) == 1]
     if not lists:
         raise NotUnderstoodError("no list of layers")
     return max(alike or lists, key=len)

@@ -1,7 +1,7 @@
-"""Finds how far back a model's own attention looks. Runs in the engine process, at load.
+"""Finds the sliding windows of a model's own attention. Runs in the engine process, at load.
 
 A window does not show in the few tokens of `run`. If the configuration has one, the model runs on a few more tokens
-than that, and the last token's mask shows each layer's window. Paged attention is told it, by its call or its mask.
+than that, and the last token's mask shows each layer's window. Paged attention gets it from its call or its mask.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...attention.lookup import PAGED
+from ...attention.masks import UNKNOWN, configured_window
 from ...transformers_private import attention_name
 from ..recipe.primitives import NotUnderstoodError
 from .attention import MASKED, SOFTMAXES, AttentionCall
-from .masks import UNKNOWN, configured_window
 
 _BEYOND: Final = 5  # tokens beyond the window
 # Scores take the square of this many numbers for every head. GPT-Neo's window is 256.

@@ -1,5 +1,6 @@
 // An answer as it comes: its text, its reasoning and tool calls, and its tokens with what else was likely.
 import { html, useMemo, useState } from "./html.js";
+import { Markdown } from "./markdown.js";
 import { visible } from "./parts.js";
 
 /** Why an answer has ended, where that is not its own end. */
@@ -11,20 +12,23 @@ const ENDS = {
 const RUN = 100;
 const STEPS = [0.9, 0.6, 0.3, 0.1]; // probabilities at which a token gets another colour
 
-export function Choice({ choice, number, showsTokens }) {
+/** `shows`: "tokens", "markdown" or "text". */
+export function Choice({ choice, number, shows }) {
   return html`
     <div class="choice">
       ${number !== null && html`<p class="muted">Answer ${number}</p>`}
       ${choice.reasoning && html`<details open><summary>Reasoning</summary><p class="text" dir="auto">${choice.reasoning}</p></details>`}
-      ${showsTokens && choice.tokens.length > 0
+      ${shows === "tokens" && choice.tokens.length > 0
         ? html`<${Tokens} tokens=${choice.tokens} />`
-        : choice.text && html`<p class="text" dir="auto">${choice.text}</p>`}
+        : choice.text && html`<${shows === "markdown" ? Markdown : Plain} text=${choice.text} />`}
       ${choice.calls.map(
         (call) => html`<pre class="call" tabindex="0" aria-label="Tool call"><code>${call.name}(${call.arguments})</code></pre>`,
       )}
       ${choice.finish in ENDS && html`<p class="muted">${ENDS[choice.finish]}</p>`}
     </div>`;
 }
+
+const Plain = ({ text }) => html`<p class="text" dir="auto">${text}</p>`;
 
 /** Spaces and line breaks as something that can be seen. */
 const marked = (text) => visible(text).replace(/\n/g, "⏎").replace(/\t/g, "⇥").replace(/ /g, "␣") || "(nothing)";
@@ -74,7 +78,7 @@ function Alternatives({ token }) {
   const others = alternatives.filter((one) => one.text !== text);
   const rows = [{ text, logprob, chosen: true }, ...others].sort((one, other) => other.logprob - one.logprob);
   return html`
-    <table class="alternatives">
+    <div class="wide-table"><table class="alternatives">
       <caption>The token and its alternatives</caption>
       <thead><tr><th scope="col">Token</th><th scope="col">Probability</th><th scope="col">log</th></tr></thead>
       <tbody>
@@ -87,5 +91,5 @@ function Alternatives({ token }) {
           </tr>`,
         )}
       </tbody>
-    </table>`;
+    </table></div>`;
 }

@@ -1,4 +1,5 @@
-// Requests to the server that this page came from, and its errors in one form.
+// Requests to the server that this page came from, with the key that it asks for, and its errors in one form.
+import { keyHeaders } from "./key.js";
 
 /** The server's root, also where a proxy has put it below a path. */
 export const ROOT = new URL("..", import.meta.url).href;
@@ -23,15 +24,20 @@ function sentence(text, status) {
   return text.trim().slice(0, 2000) || `The server answered ${status} without saying why.`;
 }
 
-/** fetch() below ROOT; throws a ServerError for every answer that is not a success. */
-export async function request(path, options = {}) {
-  let answer;
+/** fetch() below ROOT, whatever the answer's status; throws a ServerError where there is no answer. */
+export async function send(path, options = {}) {
   try {
-    answer = await fetch(new URL(path.replace(/^\//, ""), ROOT), options);
+    const headers = { ...options.headers, ...keyHeaders() };
+    return await fetch(new URL(path.replace(/^\//, ""), ROOT), { ...options, headers });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new ServerError(0, "The server does not answer.");
   }
+}
+
+/** The same; throws a ServerError for every answer that is not a success, too. */
+export async function request(path, options = {}) {
+  const answer = await send(path, options);
   if (!answer.ok) throw new ServerError(answer.status, sentence(await answer.text(), answer.status));
   return answer;
 }
@@ -45,6 +51,9 @@ export async function manage(method, path, parameters = {}) {
   return (await request(`${path}?${query}`, { method })).json();
 }
 
-/** The path of a model in the management API. */
-export const modelPath = ({ name, version }) =>
-  `/models/${encodeURIComponent(name)}${version ? `/${encodeURIComponent(version)}` : ""}`;
+const below = (path) => ({ name, version }) =>
+  `${path}/${encodeURIComponent(name)}${version ? `/${encodeURIComponent(version)}` : ""}`;
+/** The path of a model in the management API; where it takes requests of any form; what requests have by default. */
+export const modelPath = below("/models");
+export const predictPath = below("/predictions");
+export const defaultsPath = below("/console/defaults");

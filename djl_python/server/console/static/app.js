@@ -1,7 +1,10 @@
 // The frame of the page: navigation by the part of the address behind #, the server's state, and one of the views.
 import { getJson } from "./api.js";
 import { Charts } from "./charts.js";
+import { KeyForm } from "./entry.js";
 import { html, render, useEffect, useRef, useState } from "./html.js";
+import { forgetKept } from "./kept.js";
+import { storeKey, storedKey } from "./key.js";
 import { Log } from "./log.js";
 import { Models } from "./models.js";
 import { Console, Problem } from "./parts.js";
@@ -60,6 +63,9 @@ function Navigation({ views, current, onLeave }) {
 
 function Restricted({ state }) {
   if (state.manages) return null;
+  if (state.key_name && !state.managed_at) {
+    return html`<p class="note" role="note">Read-only: the key ${state.key_name} has no scope manage.</p>`;
+  }
   const where = state.managed_at ? html`at <${Console} at=${state.managed_at} />` : "from the server’s own machine";
   return html`<p class="note" role="note">Read-only: models are managed ${where}.</p>`;
 }
@@ -67,19 +73,31 @@ function Restricted({ state }) {
 function App() {
   const [state, setState] = useState(null);
   const [problem, setProblem] = useState("");
+  const [locked, setLocked] = useState(false); // until a key is given that the server takes
   const [named, ...rest] = useAddress();
   const main = useRef(null);
 
-  const refresh = async () => {
+  const ask = async () => {
     try {
       const found = await getJson("/console/state");
       setState(found);
       setProblem("");
+      setLocked(false);
       return found;
     } catch (error) {
+      if (error.status === 401 || (error.status === 403 && !state)) {
+        setState(null);
+        setLocked(true);
+      }
       const stale = error.status === 0 && state ? " What is shown is as it was before. It is asked again every two seconds." : "";
       setProblem(error.message + stale);
     }
+  };
+  const refresh = async () => (locked ? undefined : ask());
+  const forget = () => {
+    storeKey("");
+    forgetKept();
+    ask();
   };
   const loads = state?.models.some(({ status, operator }) => status === "PENDING" || operator?.doing);
   usePolling(refresh, loads && !problem ? PROGRESS_EVERY_MS : STATE_EVERY_MS);
@@ -107,12 +125,13 @@ function App() {
         <span>djl-serving</span>
       </a>
       <${Navigation} views=${views} current=${id} onLeave=${() => visited.current.set(id, scrollY)} />
+      ${storedKey() && !locked && html`<button type="button" class="quiet small" onClick=${forget}>Forget the key</button>`}
       <span class="version">${state?.version}</span>
     </header>
     <main id="main" ref=${main} tabindex="-1">
-      <${Problem}>${problem}<//>
+      ${locked ? html`<${KeyForm} problem=${problem} onKey=${ask} />` : html`<${Problem}>${problem}<//>`}
       ${state === null
-        ? html`<p class="empty" role="status">Loading…</p>`
+        ? !locked && html`<p class="empty" role="status">Loading…</p>`
         : html`<${Restricted} state=${state} />
             ${[current, ...behind].map(
               ({ id, view: View }) => html`<div key=${id} class="view" hidden=${id !== current.id}>

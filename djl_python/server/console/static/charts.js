@@ -1,7 +1,7 @@
 // Live charts, made of the differences between looks at the server's counters.
 import { html, useEffect, useMemo, useRef, useState } from "./html.js";
-import { Interval, TOGETHER, look } from "./metrics.js";
-import { Failure, Field, label, short, visible } from "./parts.js";
+import { Interval, SERVER, TOGETHER, look } from "./metrics.js";
+import { Failure, Field, bytes, label, short, visible } from "./parts.js";
 import { usePolling } from "./polling.js";
 
 const EVERY_MS = 1000;
@@ -9,33 +9,55 @@ const SHOWN_S = 300;
 const LEAST_S = 60;
 /** Looks that a rate or a percentile is about: single ones jump. */
 const WINDOW = 5;
-/** Lines that one can tell from each other by their colours. */
-const MOST_LINES = 6;
+/** Models that are shown each by itself: lines that one can tell from each other. */
+const MOST_MODELS = 6;
 const EACH = "(each)";
 
-/** Each chart: its lines for one model, and the one line for each where several are shown. */
+/**
+ * Each chart: its `lines` for one model; for `each` of several models, one of them, by its name, or a value of its own;
+ * and the lines of the `server`, which belong to no model. Values are numbers, or what `as` makes texts of; the axis ends
+ * at `most`, or above the highest of them, at `least` or more.
+ */
 const CHARTS = [
   { title: "Generated tokens", unit: "per second", lines: { tokens: (i) => i.rate("generated_tokens_total") } },
   { title: "Prompt tokens", unit: "per second", lines: { tokens: (i) => i.rate("prompt_tokens_total") } },
+  { title: "Requests", unit: "answered per second", lines: { requests: (i) => i.rate("requests_total") } },
   {
-    title: "Requests",
+    title: "Errors",
     unit: "per second",
-    lines: { answered: (i) => i.rate("requests_total"), "with an error": (i) => i.rate("failed") },
+    lines: { "4xx, refused": (i) => i.rate("refused"), "5xx, failed": (i) => i.rate("failed") },
+    each: (i) => i.rate("refused") + i.rate("failed"),
+    server: { "no model": (i) => i.rate("refused") + i.rate("failed") },
   },
   {
-    title: "Requests at a time",
-    unit: "now",
-    lines: {
-      "with a worker": (i) => i.now.in_flight_requests ?? 0,
-      "in the batch": (i) => i.now.running_requests ?? 0,
-      "waiting in the worker": (i) => i.now.waiting_requests ?? 0,
-      queued: (i) => i.now.queued_requests ?? 0,
-    },
+    title: "In flight",
+    unit: "requests",
+    lines: { "with a worker": (i) => i.now.in_flight_requests ?? 0, "in the batch": (i) => i.now.running_requests ?? 0 },
   },
-  { title: "Time to first token", unit: "ms", lines: percentiles("time_to_first_token_seconds"), several: "p95" },
-  { title: "Between tokens", unit: "ms", lines: percentiles("inter_token_latency_seconds"), several: "p95" },
+  {
+    title: "Queue",
+    unit: "requests that wait",
+    lines: { "for a worker": (i) => i.now.queued_requests ?? 0, "for the batch": (i) => i.now.waiting_requests ?? 0 },
+    each: (i) => (i.now.queued_requests ?? 0) + (i.now.waiting_requests ?? 0),
+  },
+  { title: "Time to first token", unit: "ms", lines: percentiles("time_to_first_token_seconds"), each: "p95" },
+  { title: "Between tokens", unit: "ms", lines: percentiles("inter_token_latency_seconds"), each: "p95" },
   { title: "KV cache", unit: "% used", lines: { used: (i) => i.cacheUse }, most: 100 },
   { title: "Batch size", unit: "mean of steps", lines: { sequences: (i) => i.mean("batch_size") } },
+  {
+    title: "Processor",
+    unit: "cores in use",
+    lines: { workers: (i) => i.rate("cpu_s") },
+    server: { "front end": (i) => i.rate("cpu_s") },
+    least: 0.1,
+  },
+  {
+    title: "Memory",
+    unit: "resident",
+    lines: { workers: (i) => i.now.memory_bytes },
+    server: { "front end": (i) => i.now.memory_bytes },
+    as: bytes,
+  },
 ];
 
 function percentiles(name) {
@@ -89,19 +111,18 @@ export function Charts({ state }) {
 /** Those of the models that had the most requests since the server began, in the order in which they are given. */
 function busiest(names) {
   const requests = (name) => looks.at(-1)?.models.get(name)?.requests_total ?? 0;
-  const most = [...names].sort((one, other) => requests(other) - requests(one)).slice(0, MOST_LINES);
+  const most = [...names].sort((one, other) => requests(other) - requests(one)).slice(0, MOST_MODELS);
   return names.filter((name) => most.includes(name));
 }
 
 /** The lines of a chart: [{name, of}] where `of` makes a value of two looks. */
-function linesOf({ lines, several }, models) {
-  const of = (line, model) => (before, after) => line(new Interval(before, after, model));
-  if (models.length === 1) return Object.entries(lines).map(([name, line]) => ({ name, of: of(line, models[0]) }));
-  const [first, line] = several ? [several, lines[several]] : Object.entries(lines)[0];
-  return models.map((model) => {
-    const name = visible(model);
-    return { name: several ? `${name} ${first}` : name, of: of(line, model) };
-  });
+function linesOf({ lines, each, server = {} }, models) {
+  const made = (name, line, model) => ({ name, of: (before, after) => line(new Interval(before, after, model)) });
+  const all = (lines, model) => Object.entries(lines).map(([name, line]) => made(name, line, model));
+  if (models.length === 1) return [...all(lines, models[0]), ...all(server, SERVER)];
+  const line = typeof each === "function" ? each : (lines[each] ?? Object.values(lines)[0]);
+  const named = models.map((model) => made(each in lines ? `${visible(model)} ${each}` : visible(model), line, model));
+  return [...named, ...all(server, SERVER)];
 }
 
 function dataOf(lines) {
@@ -113,22 +134,25 @@ function dataOf(lines) {
 }
 
 function Chart({ chart, models, count }) {
+  const { title, as = short } = chart;
+  const cpus = looks.at(-1)?.cpus;
+  const unit = title === "Processor" && cpus ? `${chart.unit}, of ${cpus}` : chart.unit;
   const lines = useMemo(() => linesOf(chart, models), [String(models)]);
   const data = dataOf(lines);
-  const now = lines.map(({ name }, at) => `${name} ${short(data[at + 1].at(-1))}`).join(", ");
+  const now = lines.map(({ name }, at) => `${name} ${as(data[at + 1].at(-1))}`).join(", ");
   return html`
-    <figure class="chart card" data-chart=${chart.title} data-looks=${count}>
-      <figcaption><strong>${chart.title}</strong> <span class="muted">${chart.unit}</span></figcaption>
+    <figure class="chart card" data-chart=${title} data-looks=${count}>
+      <figcaption><strong>${title}</strong> <span class="muted">${unit}</span></figcaption>
       <ul class="legend">
         ${lines.map(
-          ({ name }, at) => html`<li><span class=${`swatch line-${at % MOST_LINES}`} aria-hidden="true"></span><span class="name" title=${name}>${name}</span>
-            <b>${short(data[at + 1].at(-1))}</b></li>`,
+          ({ name }, at) => html`<li><span class=${`swatch line-${at}`} aria-hidden="true"></span><span class="name" title=${name}>${name}</span>
+            <b>${as(data[at + 1].at(-1))}</b></li>`,
         )}
       </ul>
-      <${Plot} chart=${chart} lines=${lines} data=${data} text=${`${chart.title}, ${chart.unit}: ${now}`} />
+      <${Plot} chart=${chart} lines=${lines} data=${data} text=${`${title}, ${unit}: ${now}`} />
       <details>
         <summary>As a table</summary>
-        <${Values} lines=${lines} data=${data} title=${chart.title} />
+        <${Values} lines=${lines} data=${data} title=${title} as=${as} />
       </details>
     </figure>`;
 }
@@ -157,7 +181,11 @@ function Plot({ chart, lines, data, text }) {
   return html`<div class="plot" ref=${place} role="img" aria-label=${text}></div>`;
 }
 
-function optionsOf({ most }, lines, place) {
+/** Steps between the marks of an axis of bytes, so that they are whole numbers of their units. */
+const POWERS = Array.from({ length: 50 }, (_, power) => 2 ** power);
+
+function optionsOf({ most, least = 1, as }, lines, place) {
+  const marks = as === bytes ? { incrs: POWERS, size: 68 } : { size: 48 };
   const axis = {
     stroke: () => colour("--muted"),
     grid: { stroke: () => colour("--line"), width: 1 },
@@ -176,17 +204,17 @@ function optionsOf({ most }, lines, place) {
           return [Math.min(low ?? last, last - LEAST_S), last];
         },
       },
-      y: { range: (_plot, _low, high) => [0, most ?? Math.max(1, (high ?? 0) * 1.1)] },
+      y: { range: (_plot, _low, high) => [0, most ?? Math.max(least, (high ?? 0) * 1.1)] },
     },
     axes: [
       { ...axis, size: 28, space: 70, values: "{HH}:{mm}:{ss}" },
-      { ...axis, size: 48, space: 32, values: (_plot, ticks) => ticks.map(short) },
+      { ...axis, ...marks, space: 26, values: (_plot, ticks) => ticks.map(as ?? short) },
     ],
     series: [
       {},
       ...lines.map(({ name }, at) => ({
         label: name,
-        stroke: () => colour(`--line-${at % MOST_LINES}`),
+        stroke: () => colour(`--line-${at}`),
         width: 2,
         points: { show: false },
       })),
@@ -197,7 +225,7 @@ function optionsOf({ most }, lines, place) {
 const ROWS = 10;
 
 /** The last values as text, for whoever sees no picture. */
-function Values({ lines, data, title }) {
+function Values({ lines, data, title, as }) {
   const [times, ...values] = data;
   const from = Math.max(0, times.length - ROWS);
   return html`
@@ -208,7 +236,7 @@ function Values({ lines, data, title }) {
         ${times.slice(from).map(
           (timeS, at) => html`<tr>
             <th scope="row">${new Date(1000 * timeS).toLocaleTimeString("en-GB")}</th>
-            ${values.map((line) => html`<td>${short(line[from + at])}</td>`)}
+            ${values.map((line) => html`<td>${as(line[from + at])}</td>`)}
           </tr>`,
         )}
       </tbody>

@@ -3,8 +3,8 @@ import { Choice } from "./answer.js";
 import { html } from "./html.js";
 import { Field } from "./parts.js";
 
-export function Entry({ entry, showsTokens }) {
-  if (entry.made) return html`<${Made} answer=${entry.made} showsTokens=${showsTokens} />`;
+export function Entry({ entry, shows }) {
+  if (entry.made) return html`<${Made} answer=${entry.made} shows=${shows} />`;
   return html`
     <article class=${`entry ${entry.role}`}>
       <h2 class="who">${entry.role === "tool" ? `Result of ${entry.name}` : "You"}</h2>
@@ -13,13 +13,13 @@ export function Entry({ entry, showsTokens }) {
     </article>`;
 }
 
-export function Made({ answer, showsTokens }) {
+export function Made({ answer, shows }) {
   const several = answer.choices.length > 1;
   return html`
     <article class="entry assistant">
       <h2 class="who"><bdi>${answer.by}</bdi></h2>
       ${answer.choices.map(
-        (choice, at) => html`<${Choice} key=${at} choice=${choice} number=${several ? at + 1 : null} showsTokens=${showsTokens} />`,
+        (choice, at) => html`<${Choice} key=${at} choice=${choice} number=${several ? at + 1 : null} shows=${shows} />`,
       )}
       ${answer.choices.length === 0 && html`<p class="muted">…</p>`}
       ${answer.stopped && html`<p class="muted">Stopped</p>`}

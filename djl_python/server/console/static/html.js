@@ -2,6 +2,6 @@
 import { cloneElement, h, render } from "preact";
 import htm from "htm";
 
-export { useEffect, useId, useMemo, useRef, useState } from "preact/hooks";
+export { useEffect, useId, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 export { cloneElement, render };
 export const html = htm.bind(h);

@@ -1,8 +1,9 @@
-// What /server/metrics counts, and what can be said of the time between two looks at it.
+// What /server/metrics and /console/processes count, and what can be said of the time between two looks at them.
 //
 // The server only counts up. Rates and percentiles are made here, from differences: nothing is sampled for pages that
 // nobody has open.
-import { request } from "./api.js";
+import { getJson, request } from "./api.js";
+import { label } from "./parts.js";
 
 const PREFIX = "djl_";
 const COUNTERS = ["generated_tokens_total", "prompt_tokens_total", "requests_total"];
@@ -45,21 +46,25 @@ export function parse(text) {
 
 /** The key of what all models have together; no model has it as its name. */
 export const TOGETHER = "";
+/** The key of what belongs to no model: requests that reached none, and the front end's process. */
+export const SERVER = " ";
 
 /**
- * Samples by model ("name" or "name:version"), and of all together: sums over workers and other labels; buckets as
- * Map(bound -> count).
+ * Samples by model ("name" or "name:version"), of all models together, and of none: sums over workers and other labels;
+ * buckets as Map(bound -> count).
  */
 export function byModel(samples) {
   const models = new Map();
   for (const { name, labels, value } of samples) {
-    if (!labels.model) continue; // requests that reached no model
-    for (const key of [labels.version ? `${labels.model}:${labels.version}` : labels.model, TOGETHER]) {
-      if (!models.has(key)) models.set(key, {});
-      add(models.get(key), name, labels, value);
-    }
+    const keys = labels.model ? [label({ name: labels.model, version: labels.version }), TOGETHER] : [SERVER];
+    for (const key of keys) add(entry(models, key), name, labels, value);
   }
   return models;
+}
+
+function entry(models, key) {
+  if (!models.has(key)) models.set(key, {});
+  return models.get(key);
 }
 
 function add(sums, name, labels, value) {
@@ -69,14 +74,27 @@ function add(sums, name, labels, value) {
     sums[name].set(bound, (sums[name].get(bound) ?? 0) + value);
   } else {
     sums[name] = (sums[name] ?? 0) + value;
-    if (name === "requests_total" && labels.code >= "400") sums.failed = (sums.failed ?? 0) + value;
+    if (name !== "requests_total" || labels.code < "400") return;
+    const refused = labels.code < "500" ? "refused" : "failed";
+    sums[refused] = (sums[refused] ?? 0) + value;
   }
 }
 
-/** One look: {timeS, models}. */
+/** One look: {timeS, models, cpus}. */
 export async function look() {
-  const text = await (await request(`/server/metrics?${QUERY}`)).text();
-  return { timeS: Date.now() / 1000, models: byModel(parse(text)) };
+  const asked = [request(`/server/metrics?${QUERY}`).then((answer) => answer.text()), getJson("/console/processes")];
+  const [text, processes] = await Promise.all(asked);
+  const models = byModel(parse(text));
+  addProcesses(models, processes);
+  return { timeS: Date.now() / 1000, models, cpus: processes.cpus };
+}
+
+function addProcesses(models, { front_end: frontEnd, models: workers }) {
+  const owned = [[SERVER, frontEnd], ...workers.flatMap((one) => [label(one), TOGETHER].map((key) => [key, one]))];
+  for (const [key, usage] of owned) {
+    add(entry(models, key), "cpu_s", {}, usage.cpu_s);
+    add(entry(models, key), "memory_bytes", {}, usage.memory_bytes);
+  }
 }
 
 /**

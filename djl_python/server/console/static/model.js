@@ -1,7 +1,7 @@
 // One version of a model: how it and its workers are, what is being done with it, and why it does not load.
 import { Actions } from "./actions.js";
 import { html, useId } from "./html.js";
-import { Badge, Reason, label, span, visible } from "./parts.js";
+import { Badge, Reason, bytes, label, span, visible } from "./parts.js";
 
 /** Of its card in the page. */
 export const keyOf = ({ name, version }) => `model/${name}/${version}`;
@@ -21,6 +21,9 @@ export function Model({ model, refresh, onGone }) {
         <div><dt>In flight</dt><dd>${model.in_flight}</dd></div>
         <div><dt>Queued</dt><dd>${model.queued}</dd></div>
         <div><dt>Registered</dt><dd>${span(Date.now() / 1000 - model.registered_s)} ago</dd></div>
+        ${model.max_model_len > 0 && html`<div><dt>Context</dt><dd>${model.max_model_len.toLocaleString("en")} tokens</dd></div>`}
+        ${model.weight_bytes > 0 && html`<div><dt>Weights</dt><dd>${bytes(model.weight_bytes)}</dd></div>`}
+        ${model.cache_bytes > 0 && html`<div><dt>KV cache, at most</dt><dd>${bytes(model.cache_bytes)}</dd></div>`}
       </dl>
       ${operator && html`<${Operated} model=${model} />
         <${Actions} model=${model} refresh=${refresh} onGone=${onGone} />`}
@@ -53,7 +56,7 @@ const DOING = { reloading: "Reloading…", scaling: "Scaling…" };
 /** The sentence of the server's that says so again is left out. */
 const Fault = ({ title, text, role }) => html`
   <div class="note bad" role=${role}>
-    <strong>${title}</strong> <${Reason} text=${text.replace(/^Model .*? did not load: /i, "")} />
+    <strong>${title}</strong> <${Reason} text=${text} />
   </div>`;
 
 /** How far something is, as words, and as a bar where it is counted. */
@@ -68,7 +71,7 @@ function Workers({ workers, title, seen = false }) {
   if (workers.length === 0) return null;
   const now = Date.now() / 1000;
   return html`
-    <table class="workers">
+    <div class="wide-table"><table class="workers">
       <caption class=${seen ? "" : "unseen"}>${title}</caption>
       <thead><tr><th scope="col">Worker</th><th scope="col">State</th><th scope="col">Device</th>
         <th scope="col">Up</th><th scope="col">Process</th></tr></thead>
@@ -88,5 +91,5 @@ function Workers({ workers, title, seen = false }) {
           </td></tr>`}`,
         )}
       </tbody>
-    </table>`;
+    </table></div>`;
 }

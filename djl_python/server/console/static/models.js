@@ -39,9 +39,11 @@ function summary(models) {
 }
 
 const FIELDS = [
-  { name: "url", label: "Path, URL or archive", required: true, hint: "On the server, or below its model_store" },
+  { name: "url", label: "Path, URL or archive", required: true, hint: "On the server, below its model_store, or of the hub: hf://owner/model" },
   { name: "model_name", label: "Name", hint: "Empty: the last part of the path" },
   { name: "model_version", label: "Version", hint: "May be empty" },
+  { name: "dtype", label: "Number format", hint: "auto, bf16, fp16 or fp32. Empty: as its files say, else auto" },
+  { name: "quantize", label: "Quantization", hint: "int8, int4 and others. Empty: as its files say, else none" },
   { name: "min_worker", label: "Workers, at least", type: "number", hint: "Empty: as its files say" },
   { name: "max_worker", label: "Workers, at most", type: "number", hint: "Empty: as its files say" },
 ];

@@ -16,6 +16,9 @@ export function Options({ mode, form, change, problems }) {
   return html`
     <div class="checks">
       <label class="check"><input type="checkbox" name="stream" checked=${form.stream} onChange=${checked("stream")} /> stream</label>
+      ${mode === "chat" &&
+      html`<label class="check"><input type="checkbox" name="markdown" checked=${form.markdown} onChange=${checked("markdown")} />
+        Markdown</label>`}
       <label class="check"><input type="checkbox" name="tokens" checked=${form.showsTokens} onChange=${checked("showsTokens")} />
         tokens and alternatives</label>
       ${form.showsTokens &&

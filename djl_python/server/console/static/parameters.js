@@ -76,9 +76,10 @@ function numberOf(text) {
   return value;
 }
 
-export function Parameters({ fields, texts, problems, onChange }) {
+/** `defaults`: by name, what the model's requests have without a value. */
+export function Parameters({ fields, texts, problems, defaults, onChange }) {
   const control = (one) => html`
-    <${Control} key=${one.name} one=${one} text=${texts[one.name] ?? ""} problem=${problems[one.name]}
+    <${Control} key=${one.name} one=${one} byItself=${defaults[one.name]} text=${texts[one.name] ?? ""} problem=${problems[one.name]}
       onInput=${(event) => onChange({ ...texts, [one.name]: event.target.value })} />`;
   const others = fields.filter(({ isCommon }) => !isCommon);
   const set = others.filter(({ name }) => texts[name]).length;
@@ -90,22 +91,23 @@ export function Parameters({ fields, texts, problems, onChange }) {
     </details>`;
 }
 
-function Control({ one, text, problem, onInput }) {
+function Control({ one, byItself, text, problem, onInput }) {
   const { name, kind, help, schema, isText } = one;
   const hint = problem ? html`<span class="wrong" role="alert">${problem}</span>` : help || rangeOf(schema);
   const shared = { name, value: text, onInput, "aria-invalid": problem ? "true" : undefined };
-  let control = html`<input type="text" ...${shared} spellcheck=${false} />`;
+  const placeholder = byItself === undefined ? undefined : String(byItself);
+  let control = html`<input type="text" ...${shared} placeholder=${placeholder} spellcheck=${false} />`;
   if (kind === "boolean") {
     control = html`<select ...${shared}>
-      <option value="">unset</option><option value="true">true</option><option value="false">false</option>
+      <option value="">${placeholder === undefined ? "unset" : `unset: ${placeholder}`}</option><option value="true">true</option><option value="false">false</option>
     </select>`;
   } else if (kind === "integer" || kind === "number") {
     const { minimum, maximum } = schema;
-    control = html`<input type="number" ...${shared} min=${minimum} max=${maximum}
+    control = html`<input type="number" ...${shared} placeholder=${placeholder} min=${minimum} max=${maximum}
       step=${kind === "integer" ? 1 : "any"} inputmode="decimal" />`;
   } else if (kind === "lines" || kind === "json") {
-    const placeholder = { lines: "one a line", json: isText ? "text or JSON" : "JSON" }[kind];
-    control = html`<textarea rows="2" ...${shared} placeholder=${placeholder} spellcheck=${false}></textarea>`;
+    const form = { lines: "one a line", json: isText ? "text or JSON" : "JSON" }[kind];
+    control = html`<textarea rows="2" ...${shared} placeholder=${placeholder ?? form} spellcheck=${false}></textarea>`;
   }
   return html`<${Field} label=${name} hint=${hint}>${control}<//>`;
 }

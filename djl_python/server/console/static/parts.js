@@ -1,9 +1,11 @@
 // Small parts that several pages show.
 import { cloneElement, html, useEffect, useId, useRef, useState } from "./html.js";
 
-const KINDS = { Healthy: "good", ready: "good", PENDING: "busy", starting: "busy", Unhealthy: "warn" };
+const KINDS = { Healthy: "good", ready: "good", PENDING: "busy", starting: "busy", Unloaded: "busy", Unhealthy: "warn",
+  unresponsive: "warn" };
 /** States of models, in words. */
-export const STATES = { Healthy: "healthy", PENDING: "loading", Unhealthy: "unhealthy", FAILED: "failed" };
+export const STATES = { Healthy: "healthy", PENDING: "loading", Unhealthy: "unhealthy", FAILED: "failed",
+  Unloaded: "unloaded" };
 
 /** A state in a word, with a colour and a mark of its own. */
 export const Badge = ({ state }) =>
@@ -43,11 +45,14 @@ export function Field({ label, hint, wide, children }) {
   const id = useId();
   return html`
     <div class=${wide ? "field wide" : "field"}>
-      <label class="label" for=${id}>${label}</label>
+      <label class="label" for=${id}>${words(label)}</label>
       ${cloneElement(children, { id, "aria-describedby": hint ? `${id}-hint` : undefined })}
       ${hint && html`<span class="hint" id=${`${id}-hint`}>${hint}</span>`}
     </div>`;
 }
+
+/** A name of several words may be broken between them. */
+const words = (name) => name.split(/(?<=_)/).map((word, at) => (at === 0 ? word : html`<wbr />${word}`));
 
 /** Words to look for. */
 export const Find = ({ words, onChange }) => html`
@@ -95,6 +100,15 @@ const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
 export function span(seconds) {
   const [size, unit] = UNITS.find(([size]) => seconds >= size) ?? UNITS.at(-1);
   return `${Math.max(0, Math.floor(seconds / size))} ${unit}`;
+}
+
+const SIZES = [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"], [1, "B"]];
+
+/** A number of bytes in its largest unit: "1.5 GiB". */
+export function bytes(count) {
+  if (count == null) return "–";
+  const [size, unit] = SIZES.find(([size]) => count >= size) ?? SIZES.at(-1);
+  return `${short(count / size)} ${unit}`;
 }
 
 /** A number with about three digits. */

@@ -1,6 +1,8 @@
 // A request of the playground as others would send it: with curl, with OpenAI's Python client, and in LMI's form.
-import { ROOT } from "./api.js";
+import { ROOT, predictPath } from "./api.js";
+import { curl } from "./curl.js";
 import { html, useState } from "./html.js";
+import { storedKey } from "./key.js";
 import { PATHS } from "./parameters.js";
 import { CopyButton, visible } from "./parts.js";
 
@@ -27,11 +29,8 @@ const LMI_ELSEWHERE = ["model", "prompt", "stream", "stream_options"];
 /** Tokens of a completion that does not say how many; LMI has another default. */
 export const MAX_TOKENS = 32;
 
-const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
-const curl = (path, body) =>
-  `curl ${body.stream ? "-N " : ""}${quoted(new URL(path.slice(1), ROOT).href)} \\
-    -H 'Content-Type: application/json' \\
-    -d ${quoted(visible(JSON.stringify(body, null, 2)))}`;
+const asJson = (path, body) =>
+  curl(path, { type: "application/json", data: visible(JSON.stringify(body, null, 2)), streams: body.stream });
 
 /** A value of JSON as Python writes it. */
 function python(value, indent = "    ") {
@@ -64,9 +63,10 @@ function openai(mode, body, query) {
     : `for choice in answer.choices:
     print(choice.${part}${calls})`;
   const more = Object.keys(query).length > 0 ? `, default_query=${python(query)}` : "";
-  return `from openai import OpenAI
+  const [imports, key] = storedKey() ? ["import os\n\n", 'os.environ["API_KEY"]'] : ["", '"none"'];
+  return `${imports}from openai import OpenAI
 
-client = OpenAI(base_url=${JSON.stringify(`${ROOT}v1`)}, api_key="none"${more})
+client = OpenAI(base_url=${JSON.stringify(`${ROOT}v1`)}, api_key=${key}${more})
 answer = client.${method}.create(
 ${lines.join("\n")}
 )
@@ -77,7 +77,7 @@ ${shown}`;
 function lmi(mode, body, path, names) {
   if (mode === "chat") {
     const { model: _, ...rest } = body;
-    return { text: curl(path, rest), remark: "" };
+    return { text: asJson(path, rest), remark: "" };
   }
   const parameters = {};
   const left = [];
@@ -91,38 +91,40 @@ function lmi(mode, body, path, names) {
   parameters.max_new_tokens ??= MAX_TOKENS;
   if (body.temperature !== 0) parameters.do_sample = true; // LMI is greedy unless it is told to draw
   const made = { inputs: body.prompt, parameters, ...(body.stream ? { stream: true } : {}) };
-  return { text: curl(path, made), remark: left.length > 0 ? `LMI has no ${left.join(", ")}.` : "" };
+  return { text: asJson(path, made), remark: left.length > 0 ? `LMI has no ${left.join(", ")}.` : "" };
 }
 
 /** All forms of a request: [{title, text, remark}]. `openapi` says which parameters LMI has. */
 export function snippetsOf(openapi, mode, body, { several, model, query }) {
   const search = new URLSearchParams(query).toString();
   const path = PATHS[mode] + (search && `?${search}`);
-  const version = model.version && query.model_version ? `/${encodeURIComponent(model.version)}` : "";
-  const named = several || version;
-  const predict = named ? `/predictions/${encodeURIComponent(model.name)}${version}` : "/invocations";
+  const version = query.model_version ? model.version : "";
+  const predict = several || version ? predictPath({ name: model.name, version }) : "/invocations";
   const names = Object.keys(openapi.components.schemas.LmiParameters.properties);
   return [
-    { title: "curl", text: curl(path, body), remark: "" },
+    { title: "curl", text: asJson(path, body), remark: "" },
     { title: "Python", text: openai(mode, body, query), remark: "" },
     { title: "LMI", ...lmi(mode, body, predict, names) },
   ];
 }
 
-export function Snippets({ snippets }) {
+/** `summary` says in which forms they are. */
+export function Snippets({ snippets, summary }) {
   const [chosen, setChosen] = useState(0);
   const { title, text, remark } = snippets[chosen];
+  const tabs = html`
+    <fieldset class="choose">
+      <legend class="unseen">Written for</legend>
+      ${snippets.map(
+        ({ title }, at) => html`<label key=${title}><input type="radio" name="snippet" checked=${at === chosen}
+          onChange=${() => setChosen(at)} /><span>${title}</span></label>`,
+      )}
+    </fieldset>`;
   return html`
     <details class="snippets card">
-      <summary>The same request as curl, Python or LMI</summary>
+      <summary>${summary}</summary>
       <div class="bar">
-        <fieldset class="choose">
-          <legend class="unseen">Written for</legend>
-          ${snippets.map(
-            ({ title }, at) => html`<label key=${title}><input type="radio" name="snippet" checked=${at === chosen}
-              onChange=${() => setChosen(at)} /><span>${title}</span></label>`,
-          )}
-        </fieldset>
+        ${snippets.length > 1 ? tabs : html`<span class="muted">For a shell${storedKey() && ", with the key in API_KEY"}</span>`}
         <${CopyButton} text=${text} what=${title} />
       </div>
       <pre class="snippet" tabindex="0" aria-label=${`The request with ${title}`}><code>${text}</code></pre>

@@ -56,6 +56,11 @@ export class Answer {
     this.lastMs = null;
   }
 
+  /** The answer that JSON was made of. */
+  static of(json) {
+    return json && Object.assign(new Answer(json.by, json.streams), json);
+  }
+
   /** Add a chunk, or a whole answer. */
   add(chunk) {
     this.usage = chunk.usage ?? this.usage;

@@ -11,7 +11,7 @@ _TRUE: Final = "true"
 
 
 class Adapter(msgspec.Struct, frozen=True, eq=False):
-    """An adapter; another object is another registration, whatever it says.
+    """An adapter; each registration is an object of its own, even with equal values.
 
     Attributes:
         source: a path or a URL, as the client wrote it.
@@ -38,5 +38,5 @@ Adapters = Mapping[str, Adapter]
 
 
 def sources_of(adapters: Adapters) -> dict[str, str]:
-    """Where they are, by name."""
-    return {name: one.source for name, one in adapters.items()}
+    """Their sources, by name."""
+    return {name: adapter.source for name, adapter in adapters.items()}

@@ -10,7 +10,7 @@ from ....core.errors import MemoryLoadError, ModelConflictError, ModelNotFoundEr
 from .adapter import Adapter, Adapters
 from .worker import WorkerAdapters
 
-#: Of one model, however many its engine has room for.
+#: Most adapters of one model, whatever its engine has room for.
 MAX_ADAPTERS: Final = 1000
 
 
@@ -19,7 +19,7 @@ class ModelAdapters:
 
     Attributes:
         at_start: those that a worker has when it is ready.
-        wanted: those that there should be.
+        wanted: those that every worker should have.
 
     Args:
         directories: by name, those that the model is loaded with.
@@ -30,7 +30,7 @@ class ModelAdapters:
         self.wanted: dict[str, Adapter] = dict(self.at_start)
 
     def take_over(self, before: ModelAdapters) -> None:
-        """Change what was changed at run time in the instance of the model that this one is the successor of."""
+        """Take over the changes that were made at run time in the model's previous instance."""
         for name in (*before.at_start, *before.wanted):
             if before.wanted.get(name) is not before.at_start.get(name):
                 self._set(name, before.wanted.get(name))
@@ -41,10 +41,10 @@ class ModelAdapters:
         Raises:
             ModelNotFoundError: there is none.
         """
-        if (found := self.wanted.get(name)) is None:
+        if (adapter := self.wanted.get(name)) is None:
             there = f"there is {', '.join(sorted(self.wanted))}" if self.wanted else "there is none"
             raise ModelNotFoundError(f"The adapter {name} was not found; {there}")
-        return found
+        return adapter
 
     def check_new(self, name: str) -> None:
         """Check that there may be an adapter of this name.

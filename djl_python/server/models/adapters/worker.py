@@ -1,4 +1,4 @@
-"""The adapters of one worker, brought to what its model should have. Runs in the front end's event loop."""
+"""Brings the adapters of one worker to the state that its model wants. Runs in the front end's event loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ids: Final = itertools.count(1)
 
 
 class Wanted(Protocol):
-    """What says which adapters there should be; it may say another thing the next time."""
+    """Gives the wanted adapters, which may change between two calls."""
 
     @property
     def wanted(self) -> Adapters:
@@ -43,18 +43,18 @@ class WorkerAdapters:
         self._turn = asyncio.Lock()
 
     def lacks(self, model: Wanted) -> bool:
-        """Whether the worker has others than there should be."""
+        """Whether the worker's adapters differ from the wanted ones."""
         return self._next(model.wanted) is not None
 
     async def become(self, model: Wanted, *, even_so: bool = False) -> None:
-        """Tell the worker all that it lacks, and what it should no longer have.
+        """Have the worker load the adapters that it lacks, and remove those that are no longer wanted.
 
         Args:
-            even_so: whether it goes on where the worker refuses something, which is logged, and not asked for again.
+            even_so: whether to go on when the worker refuses a change, which is logged and not tried again.
 
         Raises:
             ServingError: the worker refused something.
-            WorkerDiedError: it has ended; with `even_so`, that is none.
+            WorkerDiedError: it has ended; not raised with `even_so`.
         """
         async with self._turn:
             while (name := self._next(model.wanted)) is not None:
@@ -82,7 +82,7 @@ class WorkerAdapters:
         self._replies.fail(lambda: WorkerDiedError("the worker ended while its adapters were changed"))
 
     def _next(self, wanted: Adapters) -> str | None:
-        """The name of an adapter that the worker has another one of, or none."""
+        """The name of an adapter that the worker lacks, or has in another registration."""
         names = (*self._has, *wanted)
         return next((name for name in names if self._has.get(name) is not wanted.get(name)), None)
 

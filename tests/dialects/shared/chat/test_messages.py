@@ -36,7 +36,9 @@ def ignored(detail: str | None) -> tuple[str, ...]:
     ("given", "expected"),
     [
         ({"role": "system", "content": "S"}, {"role": "system", "content": "S"}),
-        ({"role": "developer", "content": "S"}, {"role": "system", "content": "S"}),
+        ({"role": "developer", "content": "S"}, {"role": "developer", "content": "S"}),
+        ({"role": "document 1", "content": "D"}, {"role": "document 1", "content": "D"}),
+        ({"role": "*", "content": [{"type": "text", "text": "D"}]}, {"role": "*", "content": "D"}),
         ({"role": "user", "content": "U", "name": "Ann"}, {"role": "user", "content": "U", "name": "Ann"}),
         (
             {"role": "user", "content": [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]},
@@ -75,10 +77,10 @@ def test_messages_become_those_of_templates(given: dict[str, Any], expected: dic
 
 
 def nested(name: str, levels: int) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    schema: dict[str, Any] = {}
     for _ in range(levels):
-        found = {name: found}
-    return found
+        schema = {name: schema}
+    return schema
 
 
 @pytest.mark.parametrize("given", [{"arguments": None}, {"arguments": {}}, {}])
@@ -97,6 +99,19 @@ def test_earlier_calls_are_read(arguments: Any) -> None:
         "content": "",
         "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}],
     }
+
+
+def test_a_function_call_is_a_tool_call_that_the_function_answers() -> None:
+    called = {"name": "f", "arguments": '{"a":1}'}
+    _, made, answer = messages(
+        {"role": "user", "content": "U"},
+        {"role": "assistant", "content": None, "function_call": called},
+        {"role": "function", "name": "f", "content": "T"},
+    )
+    (call,) = made["tool_calls"]
+    assert call == {"id": call["id"], "type": "function", "function": called}
+    assert len(call["id"]) == 9
+    assert answer == {"role": "function", "name": "f", "content": "T", "tool_call_id": call["id"]}
 
 
 def test_images_are_found_in_order() -> None:
@@ -118,11 +133,26 @@ def test_images_are_found_in_order() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ([], 'messages: expected a non-empty array, each item an object whose role is "system", "developer", "user"'),
+        (
+            [],
+            'messages: expected a non-empty array of at most 10000 items, each item an object whose role is "system", ',
+        ),
         ("Hi.", "messages: expected a non-empty array"),
         (["Hi."], "messages[0]: expected an object whose role is"),
-        ([{"content": "x"}], 'messages[0].role: required, expected "system", "developer", "user", "assistant" or'),
-        ([{"role": "robot", "content": "x"}], 'messages[0].role: expected "system", "developer", "user", "assistant"'),
+        (
+            [{"content": "x"}],
+            'messages[0].role: required, expected "system", "developer", "user", "assistant", "tool", "function" or '
+            "another",
+        ),
+        ([{"role": "", "content": "x"}], 'messages[0].role: expected "system", "developer", "user", "assistant"'),
+        ([{"role": 5, "content": "x"}], 'messages[0].role: expected "system", "developer", "user", "assistant"'),
+        ([{"role": "r" * 257, "content": "x"}], "messages[0].role: expected at most 256 characters, got 257"),
+        ([{"role": "document"}], "messages[0].content: required, expected a string or an array"),
+        ([{"role": "function", "content": "x"}], "messages[0].name: required, expected a string"),
+        (
+            [{"role": "document", "content": [IMAGE]}],
+            'messages[0].content[0].type: expected "text", got "image_url"',
+        ),
         ([{"role": "user"}], "messages[0].content: required, expected a string or an array"),
         ([{"role": "user", "content": None}], "messages[0].content: expected a string or an array"),
         ([{"role": "user", "content": 5}], "messages[0].content: expected a string or an array"),

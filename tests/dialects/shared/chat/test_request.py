@@ -9,13 +9,14 @@ import pytest
 
 from djl_python.config import Checkpoint, ModelConfig
 from djl_python.core import errors
-from djl_python.core.types import Branching, Chat, GenerateRequest, Grammar, ToolUse
+from djl_python.core.types import Branching, Chat, GenerateRequest, Grammar, ThinkingBudget, ToolUse
 from djl_python.dialects.shared.chat.request import read_chat
 from djl_python.dialects.shared.fields.generation import UNBOUNDED
 from tests.dialects.exchange import model
 
 USER = {"role": "user", "content": "Hi."}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": False}
+GBNF = 'root ::= "a"'
 SCHEMA_TEXT = json.dumps(SCHEMA, separators=(",", ":"))
 TOOL = {"type": "function", "function": {"name": "f", "description": "d", "parameters": SCHEMA}}
 LARGE = {"properties": {"x": {"type": "integer", "minimum": 2**64}}, "required": ["x"]}
@@ -108,7 +109,7 @@ def test_a_temperature_or_a_nucleus_of_zero_is_greedy(body: dict[str, Any]) -> N
     assert (request.sampling.do_sample, request.sampling.seed, request.ignored) == (False, 0, ())
 
 
-def test_what_steers_a_draw_has_no_effect_without_one() -> None:
+def test_sampling_parameters_have_no_effect_on_a_greedy_chat() -> None:
     request = read({"temperature": 0, "top_p": 0.9, "top_k": 5, "min_p": 0.0, "seed": 1})
     assert request.ignored == ("seed", "top_k", "top_p")
     assert (request.sampling.top_k, request.sampling.top_p) == (0, 1.0)
@@ -134,7 +135,7 @@ def test_the_checkpoint_decides_what_is_left_open() -> None:
     assert (written.top_k, type(written.top_k)) == (20, int)
 
 
-def test_what_is_no_number_in_a_checkpoint_decides_nothing() -> None:
+def test_defaults_of_a_checkpoint_that_are_no_numbers_are_left_out() -> None:
     config = {"temperature": float("nan"), "top_k": float("inf"), "top_p": "0.5", "repetition_penalty": True}
     seeded = {"seed": 1}
     assert read(seeded, model(Checkpoint(generation_config=config))).sampling == read(seeded, model()).sampling
@@ -183,12 +184,17 @@ IN_VALUE = "response_format.value"
         ({"response_format": {"type": "regex", "value": "a+"}}, Grammar("regex", "a+", IN_VALUE)),
         ({"guided_json": SCHEMA}, Grammar("json_schema", SCHEMA_TEXT, "guided_json")),
         ({"guided_regex": "a+"}, Grammar("regex", "a+", "guided_regex")),
+        ({"regex": "a+"}, Grammar("regex", "a+", "regex")),
+        ({"json_schema": SCHEMA}, Grammar("json_schema", SCHEMA_TEXT, "json_schema")),
+        ({"json_schema": SCHEMA_TEXT}, Grammar("json_schema", SCHEMA_TEXT, "json_schema")),
         ({"guided_choice": ["é 1", "b"]}, Grammar("regex", r"é\x201|b", "guided_choice")),
         ({"structured_outputs": {"json": SCHEMA}}, Grammar("json_schema", SCHEMA_TEXT, "structured_outputs.json")),
         ({"structured_outputs": {"json": SCHEMA_TEXT}}, Grammar("json_schema", SCHEMA_TEXT, "structured_outputs.json")),
         ({"structured_outputs": {"regex": "a+"}}, Grammar("regex", "a+", "structured_outputs.regex")),
         ({"structured_outputs": {"choice": ["a"]}}, Grammar("regex", "a", "structured_outputs.choice")),
         ({"structured_outputs": {"json_object": True}}, Grammar("json_object")),
+        ({"structured_outputs": {"grammar": GBNF}}, Grammar("gbnf", GBNF, "structured_outputs.grammar")),
+        *(({name: GBNF}, Grammar("gbnf", GBNF, name)) for name in ("grammar", "ebnf", "guided_grammar")),
     ],
 )
 def test_response_formats_become_grammars(body: dict[str, Any], expected: Grammar | None) -> None:
@@ -221,7 +227,19 @@ def test_tools_and_their_choice_are_read(body: dict[str, Any], choice: Any, name
     assert chat_of({"tools": [TOOL]} | body).tool_use == expected
 
 
-@pytest.mark.parametrize("body", [{}, {"tools": []}, {"tool_choice": "auto"}, {"tool_choice": "none"}])
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [(None, ("auto", "")), ("auto", ("auto", "")), ("none", ("none", "")), ({"name": "f"}, ("named", "f"))],
+)
+def test_functions_are_tools_of_which_one_is_called(choice: Any, expected: tuple[Any, str]) -> None:
+    use = chat_of({"functions": [TOOL["function"]], "function_call": choice}).tool_use
+    assert use == ToolUse(tools=(TOOL,), choice=expected[0], name=expected[1], parallel=False)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{}, {"tools": []}, {"tool_choice": "auto"}, {"tool_choice": "none"}, {"functions": [], "function_call": "none"}],
+)
 def test_a_chat_without_tools_has_no_tool_use(body: dict[str, Any]) -> None:
     assert chat_of(body).tool_use is None
 
@@ -263,6 +281,9 @@ def test_a_format_beside_forced_tools_is_refused() -> None:
             read(body | {"tool_choice": choice}, model(tgi_compat=True))
         assert caught.value.field == "response_format"
     alone = {"response_format": {"type": "json_object"}}
+    assert read(alone | {"tools": []}).sampling.grammar == Grammar("json_object")
+    with pytest.raises(errors.ParameterError, match="mutually exclusive"):
+        read(alone | {"tools": []}, model(tgi_compat=True))
     assert read(alone, model(tgi_compat=True)).sampling.grammar == Grammar("json_object")
 
 
@@ -282,6 +303,33 @@ def test_schemas_are_not_nested_without_end() -> None:
 
 
 # ------------------------------------------------------------------------------------------------ the template's
+
+
+@pytest.mark.parametrize(
+    ("body", "budget"),
+    [
+        ({}, None),
+        ({"thinking_token_budget": 0}, ThinkingBudget(0, "thinking_token_budget")),
+        ({"thinking_budget": 7}, ThinkingBudget(7, "thinking_budget")),
+        ({"thinking_budget": 7, "thinking_token_budget": 7}, ThinkingBudget(7, "thinking_token_budget")),
+        ({"thinking": {"type": "enabled", "budget_tokens": 7}}, ThinkingBudget(7, "thinking")),
+        ({"thinking": {"type": "enabled"}}, None),
+        ({"thinking": {"type": "disabled"}}, None),
+    ],
+)
+def test_a_budget_for_reasoning(body: dict[str, Any], budget: ThinkingBudget | None) -> None:
+    assert read(body).thinking_budget == budget
+    assert chat_of(body).variables.get("thinking_budget") == (None if budget is None else budget.tokens)
+
+
+@pytest.mark.parametrize(("kind", "on"), [("enabled", True), ("disabled", False), ("adaptive", None)])
+def test_thinking_is_a_switch_of_the_template(kind: str, on: bool | None) -> None:
+    chat = chat_of({"thinking": {"type": kind}})
+    switches = ("enable_thinking", "thinking") if on is not None else ()
+    assert chat.variables == dict.fromkeys(switches, on)
+    assert chat.variable_fields == dict.fromkeys(switches, "thinking")
+    named = chat_of({"thinking": {"type": kind}, "chat_template_kwargs": {"enable_thinking": "own"}})
+    assert named.variables["enable_thinking"] == "own"
 
 
 def test_template_arguments_reach_the_template() -> None:
@@ -329,7 +377,7 @@ def test_unknown_fields_are_named() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0, 1])
-def test_what_openais_service_would_obey(temperature: float) -> None:
+def test_wishes_to_openais_service_are_ignored_and_labels_are_not(temperature: float) -> None:
     """Labels ask for nothing, so that nothing is missed."""
     labels = {"user": "me", "metadata": {"a": "b"}, "store": True, "safety_identifier": "x"}
     wishes = {"service_tier": "flex", "prompt_cache_key": "k", "prompt_cache_retention": "24h", "prediction": {}}
@@ -369,8 +417,20 @@ def test_what_openais_service_would_obey(temperature: float) -> None:
         ({"stream": "yes"}, 'stream: expected true or false, got "yes"'),
         ({"stream_options": {"include_usage": True}}, "stream_options: only with stream=true"),
         ({"modalities": ["text", "audio"]}, 'modalities: expected ["text"]'),
-        ({"functions": []}, "functions: no longer taken; send tools"),
-        ({"function_call": "auto"}, "function_call: no longer taken; send tool_choice"),
+        ({"function_call": {"name": "f"}}, "function_call: only where there are functions"),
+        ({"functions": [], "function_call": {"name": "f"}}, "function_call: only where there are functions"),
+        ({"functions": [{"name": "f"}], "tools": []}, "tools: not together with functions or function_call"),
+        ({"function_call": "auto", "tool_choice": "auto"}, "tool_choice: not together with functions or function_call"),
+        ({"functions": [{"name": "f"}], "function_call": "required"}, 'function_call: expected "auto", "none" or an'),
+        (
+            {"functions": [{"name": "f"}], "function_call": {"name": "g"}},
+            'function_call.name: expected one of the functions (f), got "g"',
+        ),
+        ({"functions": [{"name": "no name"}]}, "functions[0].name: expected a name of 1 to 64 letters"),
+        (
+            {"functions": [{"name": "f", "parameters": {"type": "string"}}]},
+            'functions[0].parameters.type: expected "object", got "string"',
+        ),
         (
             {"response_format": {"type": "xml"}},
             'response_format.type: expected "text", "json_schema", "json_object", "json" or "regex", got "xml"',
@@ -395,11 +455,26 @@ def test_what_openais_service_would_obey(temperature: float) -> None:
         ),
         ({"guided_choice": []}, "guided_choice: expected a non-empty array, each item a non-empty string, got []"),
         ({"guided_choice": ["a"] * 1025}, "guided_choice: expected at most 1024 texts, got 1025"),
-        ({"guided_grammar": "a"}, "guided_grammar: not served, expected guided_json, guided_regex or guided_choice"),
+        ({"guided_grammar": ""}, "guided_grammar: expected a non-empty string"),
+        ({"grammar": "x" * 32_769}, "grammar: expected at most 32768 characters, got 32769"),
         ({"allowed_token_ids": [1]}, "allowed_token_ids: not served, expected logit_bias"),
+        ({"ebnf": "root ::= a", "regex": "a"}, "ebnf: not together with regex"),
+        ({"grammar": {"type": "regex", "value": "a"}}, "grammar: expected a non-empty string"),
+        ({"thinking_budget": -1}, "thinking_budget: expected an integer >= 0, got -1"),
+        ({"thinking_token_budget": 1.5}, "thinking_token_budget: expected an integer >= 0, got 1.5"),
+        ({"thinking": {"type": "on"}}, 'thinking.type: expected "adaptive", "disabled" or "enabled", got "on"'),
         (
-            {"structured_outputs": {"grammar": "a"}},
-            "structured_outputs: expected json, regex, choice or json_object",
+            {"thinking": {"type": "disabled", "budget_tokens": 1}},
+            'thinking.budget_tokens: only where thinking.type is "enabled"',
+        ),
+        (
+            {"thinking": {"type": "enabled", "budget_tokens": 1}, "thinking_budget": 2},
+            "thinking.budget_tokens: the same as thinking_budget, and they differ",
+        ),
+        ({"json_schema": SCHEMA, "regex": "a"}, "regex: not together with json_schema"),
+        (
+            {"structured_outputs": {"structural_tag": "a"}},
+            "structured_outputs: expected json, regex, choice, grammar or json_object",
         ),
         (
             {"structured_outputs": {"choice": ["a"], "json": {}}},

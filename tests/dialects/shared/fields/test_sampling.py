@@ -16,10 +16,10 @@ def test_neutral_values_ask_for_nothing() -> None:
     assert TABLE.asked(fields(temperature=0.5, top_k=1, top_p=1.0)) == ["temperature", "top_k", "top_p"]
 
 
-def test_what_a_draw_is_given() -> None:
+def test_a_draw_takes_the_sampling_parameters_that_are_set() -> None:
     assert TABLE.given(fields(temperature=1.0, top_k=-1, seed=3)) == {"temperature": 1.0, "top_k": 0}
     assert TABLE.given(fields(top_k=5)) == {"top_k": 5}
 
 
-def test_what_a_greedy_request_is_given_in_vain() -> None:
+def test_a_greedy_request_ignores_sampling_parameters() -> None:
     assert TABLE.ignored(fields(temperature=1.0, top_k=5, random_seed=0)) == ["top_k", "random_seed"]

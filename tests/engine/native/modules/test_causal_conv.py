@@ -24,10 +24,10 @@ def some(*shape: int, dtype: torch.dtype) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
 
 
-def near(found: Tensor, expected: Tensor) -> None:
-    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+def near(actual: Tensor, expected: Tensor) -> None:
+    assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
     tolerance = 2e-2 if expected.dtype == torch.bfloat16 else 1e-5
-    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -48,7 +48,9 @@ def test_pieces_of_prompts(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("rows", "channels", "taps"), [(1, 200, 4), (5, 16, 2), (2, 7, 8)])
-def test_one_token_more(pool: ThreadPool, rows: int, channels: int, taps: int, dtype: torch.dtype) -> None:
+def test_the_update_by_a_token_equals_transformers(
+    pool: ThreadPool, rows: int, channels: int, taps: int, dtype: torch.dtype
+) -> None:
     weight, bias = some(channels, taps, dtype=dtype), some(channels, dtype=dtype)
     state = some(rows, channels, taps, dtype=dtype)
     ours = state.clone()
@@ -61,7 +63,7 @@ def test_one_token_more(pool: ThreadPool, rows: int, channels: int, taps: int, d
         assert torch.equal(ours, state)
 
 
-def test_what_the_kernel_cannot_take_is_theirs(pool: ThreadPool) -> None:
+def test_inputs_that_the_kernel_can_not_take_go_to_transformers(pool: ThreadPool) -> None:
     function = causal_conv.native_update(file.causal_conv1d_update, pool)
     weight, hidden = some(5, 4, dtype=torch.float32), some(2, 5, 1, dtype=torch.float32)
     for state, given, activation in (
@@ -70,6 +72,6 @@ def test_what_the_kernel_cannot_take_is_theirs(pool: ThreadPool) -> None:
         (some(2, 5, 4, dtype=torch.float32), hidden, "tanh"),
     ):
         ours = state.clone()
-        found = function(given, ours, weight, None, activation)
-        assert torch.equal(found, file.causal_conv1d_update(given, state, weight, None, activation))
+        actual = function(given, ours, weight, None, activation)
+        assert torch.equal(actual, file.causal_conv1d_update(given, state, weight, None, activation))
         assert torch.equal(ours, state)

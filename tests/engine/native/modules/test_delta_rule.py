@@ -82,7 +82,7 @@ def test_strided_inputs(rule: StandIns) -> None:
         assert torch.equal(call(given, None)[0], call(strided, None)[0])
 
 
-def test_what_the_kernel_cannot_take_is_theirs(rule: StandIns) -> None:
+def test_inputs_that_the_kernel_can_not_take_go_to_transformers(rule: StandIns) -> None:
     given = numbers(1, 3, (2, 4), (20, 16), torch.float32)
     with rule.in_place():
         answer, _ = call(given, None)

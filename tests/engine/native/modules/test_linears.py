@@ -11,14 +11,14 @@ from safetensors.torch import save_file
 from torch import nn
 
 from djl_python.engine.checkpoints.dequantizing_linear import DequantizingLinear
-from djl_python.engine.checkpoints.quantization import Quantize, quantized
-from djl_python.engine.checkpoints.quantized_checkpoint import QuantizedCheckpoint
+from djl_python.engine.checkpoints.linears import Linear, as_linear
+from djl_python.engine.checkpoints.quantization import quantized
+from djl_python.engine.checkpoints.rounding import Quantize
+from djl_python.engine.checkpoints.stored.quantized_checkpoint import QuantizedCheckpoint
 from djl_python.engine.native.abi.decoder import LinearOp
 from djl_python.engine.native.abi.enums import Activation
 from djl_python.engine.native.modules.linears import NativeLinear, NativeLinears
-from djl_python.engine.reading.linears import as_linear
 from djl_python.engine.reading.recipe.activations import FUNCTIONS
-from djl_python.engine.reading.recipe.primitives import Linear
 from tests.quantized_checkpoints import Method, rounded
 
 
@@ -81,7 +81,7 @@ def test_codes_of_a_checkpoint(linears: NativeLinears, method: Method, rows: int
     save_file({f"linear.{name}": tensor for name, tensor in tensors.items()}, tmp_path / "model.safetensors")
     checkpoint = QuantizedCheckpoint(tmp_path, method.configuration)
     bias = nn.Parameter(torch.randn(104, generator=random).to(linears.dtype))
-    quantized = as_linear(DequantizingLinear((104, 256), checkpoint, "linear", bias, linears.dtype))
+    quantized = as_linear(DequantizingLinear((104, 256), checkpoint.source("linear", 256), bias, linears.dtype))
     assert quantized is not None
     x = torch.randint(-127, 128, (rows, 256), generator=random).to(linears.dtype)
     x[:, ::8] = 127
@@ -103,7 +103,7 @@ def test_rounded_weights(linears: NativeLinears, quantize: Quantize) -> None:
 
 @pytest.mark.parametrize("quantize", [None, "int8", "int4"])
 @pytest.mark.parametrize("threads", [2, 3, 5])
-def test_whoever_multiplies_a_row_it_is_the_same(
+def test_a_rows_product_does_not_depend_on_threads(
     linears: NativeLinears, threads: int, quantize: Quantize | None
 ) -> None:
     """However panels, and rows of a panel, are shared out: all rows, and each as if it were alone.
@@ -132,7 +132,7 @@ def test_the_weight_can_still_be_looked_at(linears: NativeLinears) -> None:
     assert torch.equal(made.bias, linear.bias)
 
 
-def test_what_the_kernels_cannot_take_is_left_to_torch(linears: NativeLinears) -> None:
+def test_weights_that_the_kernels_can_not_take_are_left_to_torch(linears: NativeLinears) -> None:
     other = torch.float16
     assert linears.make(Linear(torch.randn(4, 6, dtype=other), None), None) is None
 

@@ -17,13 +17,13 @@ from transformers import AutoModelForCausalLM
 
 from djl_python.core.types import SamplingParams
 from djl_python.engine.attention.lookup import PAGED
-from djl_python.engine.batch.chunk import Chunk
+from djl_python.engine.batch.chunk import SequenceChunk
 from djl_python.engine.batch.sequence import Sequence
 from djl_python.engine.batch.state_slots import StateSlots
-from djl_python.engine.checkpoints.quantization import Quantize
+from djl_python.engine.checkpoints.rounding import Quantize
 from djl_python.engine.native.program.builders import builder
 from djl_python.engine.native.program.program import Program
-from djl_python.engine.native.program.runner import NativeModelRunner
+from djl_python.engine.native.program.runner import NativeModelRunner, step_arrays
 from djl_python.engine.reading.inference.decoder import read_recipe
 from tests.checkpoints import NATIVE, OWN_ATTENTION, VOCABULARY, build_checkpoint, representative_first
 
@@ -96,7 +96,7 @@ def native(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Native]:
 
 def test_every_position_of_two_sequences_in_pieces(native: Native) -> None:
     """Prompts cut anywhere, two at a time, into blocks in any order, among values of a former owner."""
-    native.program._cache.bytes.fill_(0xFF)  # not a number in any format
+    native.program.cache.bytes.fill_(0xFF)  # not a number in any format
     rng = random.Random(4)
     pair = [
         sequence(prompt(1), [9, 2, 5, 11, 0, 3], prompt_logprobs=0),
@@ -104,7 +104,7 @@ def test_every_position_of_two_sequences_in_pieces(native: Native) -> None:
     ]
     rows: dict[int, list[Tensor]] = {one.id: [] for one in pair}
     while any(one.remaining for one in pair):
-        chunks = [Chunk(one, rng.randrange(1, min(40, one.remaining) + 1)) for one in pair if one.remaining]
+        chunks = [SequenceChunk(one, rng.randrange(1, min(40, one.remaining) + 1)) for one in pair if one.remaining]
         logits = native.runner.run(chunks)
         for chunk, piece in zip(chunks, torch.split(logits, [chunk.length for chunk in chunks]), strict=True):
             rows[chunk.sequence.id].append(piece.clone())
@@ -116,7 +116,7 @@ def test_every_position_of_two_sequences_in_pieces(native: Native) -> None:
 
 def test_a_step_without_wanted_logits_gives_none(native: Native) -> None:
     one = sequence(prompt(3, 20), [0, 1])
-    assert native.runner.run([Chunk(one, 10)]).shape == (0, VOCABULARY)
+    assert native.runner.run([SequenceChunk(one, 10)]).shape == (0, VOCABULARY)
 
 
 @pytest.mark.parametrize("quantize", [None, "int8"])
@@ -127,13 +127,13 @@ def test_the_head_tells_the_greatest_of_each_panel(
     native = Native(tmp_path, architecture, torch.float32, threads=2, quantize=quantize)
     for rows in (9, 80):  # one step's logits have memory of their own
         one = sequence(prompt(7, rows), [0, 1, 2, 3, 4, 5], prompt_logprobs=0)
-        logits = native.runner.run([Chunk(one, rows)])
+        logits = native.runner.run([SequenceChunk(one, rows)])
         expected = logits.reshape(rows, -1, 64).amax(-1)
         for first, last in ((0, rows), (3, 7)):
             address = native.program.maxima_of(logits[first:last])
             assert address is not None
-            found = (ctypes.c_float * expected[first:last].numel()).from_address(address)
-            assert list(found) == expected[first:last].flatten().tolist()
+            greatest = (ctypes.c_float * expected[first:last].numel()).from_address(address)
+            assert list(greatest) == expected[first:last].flatten().tolist()
         assert native.program.maxima_of(logits.clone()) is None
         assert native.program.maxima_of(logits[1:].flatten()[1:]) is None
     native.program.close()
@@ -147,7 +147,7 @@ def test_threads_make_no_difference(architecture: str, threads: int, tmp_path: P
     for _ in range(30):
         one.computed = 0
         for length in (LENGTH - 1, 1):
-            made = native.runner.run([Chunk(one, length)])
+            made = native.runner.run([SequenceChunk(one, length)])
             one.computed += length
         logits.append(made.clone())
     assert all(torch.equal(logits[0], other) for other in logits)
@@ -156,13 +156,13 @@ def test_threads_make_no_difference(architecture: str, threads: int, tmp_path: P
 
 
 @pytest.mark.parametrize("quantize", ["int8", "int4"])
-def test_who_rounds_activations_makes_no_difference(quantize: Quantize, tmp_path: Path) -> None:
+def test_rounded_activations_do_not_depend_on_threads(quantize: Quantize, tmp_path: Path) -> None:
     """Threads round what they have made: columns of products, and rows."""
     made = []
     for threads in (1, 2, 5):
         native = Native(tmp_path, "llama", torch.float32, threads, quantize=quantize)
         one = sequence(prompt(6, 90), [0, 1, 2, 3, 4, 5], prompt_logprobs=0)
-        made.append(native.runner.run([Chunk(one, 90)]).clone())
+        made.append(native.runner.run([SequenceChunk(one, 90)]).clone())
         native.program.close()
     assert all(torch.equal(made[0], other) for other in made)
 
@@ -176,9 +176,9 @@ def test_many_keys_are_shared_out_and_make_no_difference(architecture: str, tmp_
         native = Native(tmp_path, architecture, torch.float32, threads, 2560)
         one = sequence(prompt(8, length), list(range(length // BLOCK + 1)))
         few = [sequence(prompt(9 + i, 30), [100 + 2 * i, 101 + 2 * i]) for i in range(beside)]
-        native.runner.run([Chunk(one, length - 1)])
+        native.runner.run([SequenceChunk(one, length - 1)])
         one.computed = length - 1
-        logits.append(native.runner.run([Chunk(one, 1), *(Chunk(each, 30) for each in few)])[0].clone())
+        logits.append(native.runner.run([SequenceChunk(one, 1), *(SequenceChunk(each, 30) for each in few)])[0].clone())
         expected = native.reference(one.tokens)[-1]
         assert torch.allclose(logits[-1], expected, atol=2e-4 * float(expected.abs().max()))
         native.program.close()
@@ -203,7 +203,7 @@ def test_a_bf16_prompt_is_the_same_in_whatever_pieces(architecture: str, tmp_pat
         one = sequence(prompt(6), [5, 0, 3, 1, 4, 2], prompt_logprobs=0)
         pieces = []
         while one.remaining:
-            chunk = Chunk(one, min(length, one.remaining))
+            chunk = SequenceChunk(one, min(length, one.remaining))
             pieces.append(native.runner.run([chunk]).clone())
             one.computed += chunk.length
         made.append(torch.cat(pieces))
@@ -220,7 +220,7 @@ def test_bf16_is_as_near_to_fp32_as_transformers_is(architecture: str, tmp_path:
     """
     native = Native(tmp_path, architecture, torch.bfloat16, threads=1)
     texts = [sequence(prompt(seed), [0, 1, 2, 3, 4, 5], prompt_logprobs=0) for seed in range(6, 11)]
-    ours = [native.runner.run([Chunk(one, LENGTH)]).log_softmax(-1) for one in texts]
+    ours = [native.runner.run([SequenceChunk(one, LENGTH)]).log_softmax(-1) for one in texts]
     theirs = [native.reference(one.tokens).log_softmax(-1) for one in texts]
     model = native.model.float()
     exact = [model(torch.tensor([one.tokens])).logits[0].detach().log_softmax(-1) for one in texts]
@@ -238,12 +238,12 @@ def test_rows_lie_apart_where_the_cache_wants_it(
 ) -> None:
     logits = []
     for way in (1 << 30, 4):  # no row is a multiple of that; each row is
-        monkeypatch.setattr(builder, "_WAY", way)
+        monkeypatch.setattr(builder, "L1_WAY_BYTES", way)
         native = Native(tmp_path, architecture, torch.float32, threads=1)
         one = sequence(prompt(5), [0, 1, 2, 3, 4, 5])
         made = []
         for length in (LENGTH - 1, 1):
-            made.append(native.runner.run([Chunk(one, length)]).clone())
+            made.append(native.runner.run([SequenceChunk(one, length)]).clone())
             one.computed += length
         logits.append(torch.cat(made))
         native.program.close()
@@ -258,7 +258,7 @@ def test_memory_is_taken_as_blocks_are_used(tmp_path: Path) -> None:
     program = Program(
         read_recipe(model, 128), torch.float32, blocks=200_000, block_size=BLOCK, max_tokens=64, threads=1
     )
-    assert len(program._cache.bytes) > 2 << 30
+    assert len(program.cache.bytes) > 2 << 30
     assert _resident_bytes() - before < 200 << 20
     program.close()
 
@@ -271,7 +271,7 @@ def _resident_bytes() -> int:
 def test_time_is_told_by_kind_of_operation(tmp_path: Path) -> None:
     native = Native(tmp_path, "llama", torch.float32, threads=2)
     assert set(native.runner.operator_seconds().values()) == {0.0}
-    native.runner.run([Chunk(sequence(prompt(5), [0, 1, 2, 3, 4, 5]), LENGTH)])
+    native.runner.run([SequenceChunk(sequence(prompt(5), [0, 1, 2, 3, 4, 5]), LENGTH)])
     spent = native.runner.operator_seconds()
     # No weight is rounded, no token drawn, fp32 is as it is; there are no experts, no states, nothing that torch runs.
     something = {"embed", "norm", "linear", "rope_kv_cache", "attention", "gather"}
@@ -280,12 +280,11 @@ def test_time_is_told_by_kind_of_operation(tmp_path: Path) -> None:
 
 
 def test_arrays_have_the_types_that_the_kernels_read() -> None:
-    runner = NativeModelRunner.__new__(NativeModelRunner)
-    runner._block_size, runner._tile, runner._short_context, runner._states = BLOCK, 8, 0, None
     other = sequence(prompt(8, 40), [5, 6, 7], prompt_logprobs=0)
     other.computed = 30
-    unfinished = Chunk(sequence(prompt(8, 40), [2, 4, 9]), 20)
-    arrays = runner._arrays([Chunk(sequence(prompt(7, 20), [3, 1]), 20), unfinished, Chunk(other, 10)])
+    unfinished = SequenceChunk(sequence(prompt(8, 40), [2, 4, 9]), 20)
+    chunks = [SequenceChunk(sequence(prompt(7, 20), [3, 1]), 20), unfinished, SequenceChunk(other, 10)]
+    arrays = step_arrays(chunks, block_size=BLOCK, tile=8, short_context=0)
     assert arrays.slots.tolist()[:20] == [*range(48, 64), *range(16, 20)]
     assert arrays.rows.tolist() == [19, *range(40, 50)]
     assert arrays.tokens.tile_start.tolist() == [0, 8, 16, 20, 28, 36, 40, 48]
@@ -311,8 +310,8 @@ def test_a_row_is_the_same_whichever_others_are_wanted(native: Native) -> None:
         for one, length in zip(ones, lengths, strict=True):
             if length:
                 one.computed = length
-                native.runner.run([Chunk(replace(one, computed=0), length)])
-        return native.runner.run([Chunk(one, one.remaining) for one in ones]).clone()
+                native.runner.run([SequenceChunk(replace(one, computed=0), length)])
+        return native.runner.run([SequenceChunk(one, one.remaining) for one in ones]).clone()
 
     few, many, pieces = run((0, 0)), run((0, 0), prompt_logprobs=0), run((59, 41))
     assert few.shape[0] == pieces.shape[0] == 2

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from djl_python.core.types import SamplingParams
 from djl_python.engine.batch.sequence import Sequence
+from djl_python.engine.checkpoints.linears import Linear
 from djl_python.engine.checkpoints.quantization import GROUP
 from djl_python.engine.native.abi.decoder import LinearOp
 from djl_python.engine.native.abi.enums import UNDECIDED, Mode, WeightFormat
@@ -28,10 +29,9 @@ from djl_python.engine.native.program.builders.rescoring import build_rescoring
 from djl_python.engine.native.program.rescoring import Patience, Rescorer
 from djl_python.engine.native.program.row_sampling import PlannedSamplings
 from djl_python.engine.native.thread_pool import ThreadPool
-from djl_python.engine.reading.recipe.primitives import Linear
 from djl_python.engine.sampling.penalties import Occurrences
 from djl_python.engine.sampling.row_sampler import SampledTokens, SamplingRequest
-from djl_python.engine.sampling.sampling_plan import Plan
+from djl_python.engine.sampling.sampling_plan import SamplingPlan
 
 N: Final = 13_610  # neither whole panels nor whole vectors of them
 K: Final = 320
@@ -64,7 +64,7 @@ class Head:
         self.n, self.k = weight.shape
         self.head = Linear(weight.bfloat16(), bias)
         self._builder = builder = ProgramBuilder(torch.bfloat16, None, pool, Arena(), self.k, 256)
-        packed = builder.pack_finely(self.head)
+        packed = builder.pack(self.head, role="head")
         output = Output(mode=Mode.STORE_FP32, scale=scale, softcap=softcap)
         builder.add_linear(packed, builder.normed, output)
         self.operations = build_rescoring(builder, self.head, packed, builder.normed, output)
@@ -82,7 +82,7 @@ class Head:
     def choose(self, x: Tensor, asked: SamplingRequest) -> SampledTokens:
         """What is chosen from all logits."""
         logits, samplings = self.logits(x), PlannedSamplings(asked.plan, self.n)
-        samplings.tell(asked)
+        samplings.update(asked)
         operation = SampleOp(
             n=self.n, in_=logits.data_ptr(), samplings=samplings.address, alternatives=samplings.alternatives
         )
@@ -98,27 +98,27 @@ class Head:
         """The same, row by row: UNDECIDED for those that they don't tell."""
         self._give(x)
         rescorer, samplings = Rescorer(self.operations), PlannedSamplings(asked.plan, self.n)
-        samplings.tell(asked)
+        samplings.update(asked)
         room = torch.full((len(x), self.n), float("inf"))  # what is not computed is not read
-        found = rescorer.run(self._pool, self._step(x), self._step(x), samplings, room)
+        rescored = rescorer.run(self._pool, self._step(x), self._step(x), samplings, room)
         chosen = samplings.chosen()
-        assert found == (None if UNDECIDED in chosen.token_ids else chosen)
-        assert rescorer.patience.tries() == (found is not None)
+        assert rescored == (None if UNDECIDED in chosen.token_ids else chosen)
+        assert rescorer.patience.tries() == (rescored is not None)
         return chosen
 
     def expect(self, x: Tensor, *params: dict[str, Any]) -> list[int]:
         """Rounded weights tell nearly every row's token, and these are those of all logits, which are returned."""
         asked = ask(len(x), *params)
         assert asked.plan.simple
-        expected, found = self.choose(x, asked), self.pick_rows(x, asked)
-        assert found.token_ids.count(UNDECIDED) <= len(x) // 20
-        for row, token in enumerate(found.token_ids):
+        expected, picked = self.choose(x, asked), self.pick_rows(x, asked)
+        assert picked.token_ids.count(UNDECIDED) <= len(x) // 20
+        for row, token in enumerate(picked.token_ids):
             if token == UNDECIDED:
                 continue
             assert token == expected.token_ids[row]
-            assert not asked.plan.params[row].logprobs or abs(found.logprobs[row] - expected.logprobs[row]) < 0.03
-            assert [i for i, _ in found.tops[row]] == [i for i, _ in expected.tops[row]]
-            assert all(abs(a - b) < 0.03 for (_, a), (_, b) in zip(found.tops[row], expected.tops[row], strict=True))
+            assert not asked.plan.params[row].logprobs or abs(picked.logprobs[row] - expected.logprobs[row]) < 0.03
+            assert [i for i, _ in picked.tops[row]] == [i for i, _ in expected.tops[row]]
+            assert all(abs(a - b) < 0.03 for (_, a), (_, b) in zip(picked.tops[row], expected.tops[row], strict=True))
         return expected.token_ids
 
     def rounded_maxima(self, x: Tensor) -> Tensor:
@@ -152,8 +152,8 @@ def ask(rows: int, *params: dict[str, Any]) -> SamplingRequest:
     return SamplingRequest(plan, [5] * rows, [Occurrences(texts[row]) for row in plan.penalized])
 
 
-def _plan(params: list[SamplingParams]) -> Plan:
-    return Plan(list(range(len(params))), params, torch.device("cpu"))
+def _plan(params: list[SamplingParams]) -> SamplingPlan:
+    return SamplingPlan(list(range(len(params))), params, torch.device("cpu"))
 
 
 def greatest(logits: Tensor) -> list[int]:
@@ -209,7 +209,7 @@ def test_tokens_are_those_of_all_logits(pool: ThreadPool, shape: Shape) -> None:
 @pytest.mark.parametrize("k", [64, 70, 2600])  # part of a group, several parts of a panel
 @pytest.mark.parametrize("scale", [1.0, 0.0625])
 def test_with_a_bias_and_a_scale(pool: ThreadPool, k: int, scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(building, "_LEAST_WEIGHTS", 0)
+    monkeypatch.setattr(building, "LEAST_WEIGHTS", 0)
     n = 3000
     head = Head(pool, numbers(n, k) * 0.02, numbers(n, seed=3) - 40 / scale, scale)
     x = numbers(ROWS, k, seed=4)
@@ -314,9 +314,9 @@ def test_rounding_tells_by_how_much(pool: ThreadPool, n: int, k: int) -> None:
     values = codes * packed.scales[:, None]
     off = values - exact
     assert ((off * values).sum(1).abs() <= 1e-5 * (exact * exact).sum(1)).all()  # of the least error
-    for found, expected in ((weight_squares, exact), (error_squares, off)):
+    for actual, expected in ((weight_squares, exact), (error_squares, off)):
         squares = expected.view(panels, 64, groups, GROUP).square().sum(3).amax(1).T
-        assert torch.allclose(found, squares, rtol=1e-4)
+        assert torch.allclose(actual, squares, rtol=1e-4)
 
 
 def test_the_first_of_equals_is_taken(pool: ThreadPool) -> None:
@@ -337,7 +337,7 @@ def test_where_too_many_may_be_the_greatest_there_are_no_tokens(pool: ThreadPool
     assert head.pick(x) is None
 
 
-def test_nor_where_scores_are_no_numbers(pool: ThreadPool) -> None:
+def test_rescoring_picks_no_token_where_scores_are_no_numbers(pool: ThreadPool) -> None:
     head = Head(pool, numbers(N, K) * 0.02)
     x = numbers(5, K, seed=2)
     x[3, 100] = float("nan")
@@ -368,7 +368,7 @@ SIMPLE: Final[list[dict[str, Any]]] = [
 
 @pytest.fixture(scope="module", params=[0.0, 40.0], ids=["", "soft cap"])
 def wide(pool: ThreadPool, request: pytest.FixtureRequest) -> Head:
-    """Of many panels. Tokens that have occurred are among the best."""
+    """A head of many panels. Tokens that have occurred are among the best."""
     weight = numbers(64_010, 128) * 0.45
     weight[900:1156] *= 1.2
     return Head(pool, weight, softcap=request.param)
@@ -388,7 +388,7 @@ def test_choices_of_a_mixture_are_those_from_all_logits(wide: Head) -> None:
     )
 
 
-def test_what_is_not_known_of_a_total_does_not_decide_what_top_p_permits(pool: ThreadPool) -> None:
+def test_an_uncertain_total_does_not_decide_what_top_p_permits(pool: ThreadPool) -> None:
     """Otherwise some of a thousand draws would be others."""
     head = Head(pool, numbers(64_010, 128) * 0.25)
     for seed in range(20, 24):
@@ -401,10 +401,10 @@ def test_log_probabilities_are_near(pool: ThreadPool, shape: Shape, spread: floa
     """Also where most of the mass is known nearly."""
     weight, x = shape(numbers(N, K) * 0.02 * spread, numbers(ROWS, K, seed=2))
     head, asked = Head(pool, weight), ask(ROWS, {"logprobs": True})
-    expected, found = head.choose(x, asked), head.pick_rows(x, asked)
+    expected, picked = head.choose(x, asked), head.pick_rows(x, asked)
     off = [
         abs(ours - theirs)
-        for token, ours, theirs in zip(found.token_ids, found.logprobs, expected.logprobs, strict=True)
+        for token, ours, theirs in zip(picked.token_ids, picked.logprobs, expected.logprobs, strict=True)
         if token != UNDECIDED
     ]
     assert len(off) > ROWS / 2
@@ -428,7 +428,9 @@ def test_where_there_is_no_shorter_way(pool: ThreadPool, change: dict[str, Any])
     builder = ProgramBuilder(torch.bfloat16, None, pool, Arena(), K, 8)
     head = Linear((numbers(N, K) * 0.02).bfloat16(), None)
     scale = change.get("scale", 1.0)
-    packed = replace(builder.pack_finely(head), **{name: value for name, value in change.items() if name != "scale"})
+    packed = replace(
+        builder.pack(head, role="head"), **{name: value for name, value in change.items() if name != "scale"}
+    )
     assert build_rescoring(builder, head, packed, builder.normed, Output(mode=Mode.STORE_FP32, scale=scale)) == []
     assert not builder.operations
 

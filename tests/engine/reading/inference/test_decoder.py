@@ -16,7 +16,7 @@ from djl_python.engine.reading.inference.decoder import read_recipe
 from djl_python.engine.reading.recipe.decoder import ExpertGroups, Experts, Mlp, Recipe
 from djl_python.engine.reading.recipe.mixers import Attention, AttentionMixer, LatentAttention
 from djl_python.engine.reading.recipe.primitives import NotUnderstoodError
-from tests.checkpoints import NATIVE, OWN_ATTENTION, build_checkpoint
+from tests.checkpoints import NATIVE, OWN_ATTENTION, build_checkpoint, since
 
 
 def loaded(path: Path, architecture: str, dtype: torch.dtype = torch.float32, *, sinks: bool = False) -> Any:
@@ -292,12 +292,12 @@ EXPECTED: dict[str, dict[str, Any]] = {
 
 
 def test_every_architecture_has_expected_features() -> None:
-    assert EXPECTED.keys() == NATIVE.keys()
+    assert NATIVE.keys() <= EXPECTED.keys()
 
 
 @pytest.mark.parametrize("architecture", NATIVE)
 def test_a_recipe_has_the_features_of_its_architecture(architecture: str, tmp_path: Path) -> None:
-    """Of weights as ill-conditioned as trained ones, in a format with few digits."""
+    """The weights are as ill-conditioned as trained ones, in a format with few digits."""
     model = loaded(tmp_path, architecture, torch.bfloat16, sinks=True)
     assert features(read_recipe(model, 64)) == EXPECTED[architecture]
 
@@ -320,13 +320,14 @@ class _Odd(torch.nn.Module):
         return made
 
 
-def test_what_is_not_understood_is_not_guessed(tmp_path: Path) -> None:
+def test_an_unknown_module_is_not_guessed(tmp_path: Path) -> None:
     model = loaded(tmp_path, "llama")
     model.model.layers[1].mlp = _Odd(model.model.layers[1].mlp)
     with pytest.raises(NotUnderstoodError, match="layer 1"):
         read_recipe(model, 64)
 
 
+@since("5.13")  # in 5.9 they are two modules
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_rotary_embeddings_that_differ_little_at_first_are_told_apart(dtype: torch.dtype) -> None:
     """OLMo 3's layers have YaRN's or the usual ones: so early in a text they differ by a factor and half a percent."""
@@ -351,8 +352,8 @@ def test_rotary_embeddings_that_differ_little_at_first_are_told_apart(dtype: tor
     for kind, attention in zip(config.layer_types, read_recipe(model, 2048).attentions, strict=True):
         cosines, sines = model.model.rotary_emb(torch.zeros(1), torch.arange(2048)[None], kind)
         assert isinstance(attention, Attention) and attention.rotary is not None
-        for found, expected in ((attention.rotary.cosines, cosines), (attention.rotary.sines, sines)):
-            torch.testing.assert_close(found, expected[0, :, : found.shape[1]].float())
+        for actual, expected in ((attention.rotary.cosines, cosines), (attention.rotary.sines, sines)):
+            torch.testing.assert_close(actual, expected[0, :, : actual.shape[1]].float())
         assert attention.scale == attention.dim**-0.5
 
 
@@ -369,6 +370,7 @@ def test_experts_that_rounding_chooses_at_late_positions_are_no_growth(seed: int
     assert len(read_recipe(model, 8192).layers) == 8
 
 
+@since("5.15")
 def test_a_correction_that_the_router_is_given_is_read() -> None:
     """LFM2 keeps it beside the router."""
     config = Lfm2MoeConfig(
@@ -395,6 +397,7 @@ def test_an_unknown_activation_is_named(tmp_path: Path) -> None:
         read_recipe(model, 64)
 
 
+@since("5.13")
 def test_groups_that_a_choice_does_not_show_are_not_left_out(tmp_path: Path) -> None:
     model = loaded(tmp_path, "deepseek_v2")
     for layer in model.model.layers[1:]:
@@ -424,6 +427,7 @@ def test_each_layers_learned_activation_is_read(tmp_path: Path) -> None:
     assert curves == [pytest.approx(numbers, rel=1e-4) for numbers in learned]
 
 
+@since("5.15")
 @pytest.mark.parametrize("columns", [0, 1])
 def test_a_state_space_with_a_narrow_gate_or_none_is_left_to_torch(
     columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

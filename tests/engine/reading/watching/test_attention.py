@@ -40,8 +40,8 @@ def test_a_model_without_alibi_has_no_slopes(tmp_path: Path, monkeypatch: pytest
 
 def test_slopes_of_other_bases_and_precisions_are_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half the exponents."""
-    found = biased(tmp_path, lambda bias: bias * torch.tensor([2.0, 4, 8, 16])[:, None, None], monkeypatch)
-    assert found == pytest.approx([2**-1, 2**-2, 2**-3, 2**-4])
+    slopes = biased(tmp_path, lambda bias: bias * torch.tensor([2.0, 4, 8, 16])[:, None, None], monkeypatch)
+    assert slopes == pytest.approx([2**-1, 2**-2, 2**-3, 2**-4])
 
 
 def test_large_scores_do_not_hide_slopes() -> None:

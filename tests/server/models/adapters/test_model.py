@@ -62,7 +62,7 @@ async def test_every_worker_gets_a_change() -> None:
 
 
 @pytest.mark.parametrize("now", [Adapter("a", "/new"), Adapter("b", "/new")])
-async def test_what_one_worker_refuses_no_worker_has(now: Adapter) -> None:
+async def test_an_adapter_that_a_worker_refuses_is_in_no_worker(now: Adapter) -> None:
     model = ModelAdapters({"a": "/a"})
     workers = [Worker(model), Worker(model, "/new")]
     with pytest.raises(ParameterError, match="src: no"):
@@ -113,7 +113,7 @@ async def test_a_reloaded_model_keeps_what_was_changed_at_run_time() -> None:
     assert named(after) == {"stays": "/1b", "changes": "/4", "new": "/6", "comes": "/5"}
 
 
-async def test_what_can_not_be_changed() -> None:
+async def test_impossible_changes_of_adapters_are_refused() -> None:
     model: Any = ModelAdapters({"a": "/a"})
     with pytest.raises(ModelConflictError, match="adapter a is registered already"):
         model.check_new("a")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 import torch
 
@@ -13,6 +14,8 @@ from ...abi.enums import Mode
 from ...abi.parts import HeadRows, Output, Rotation
 from ...kv_layout import head_rows, heads_fit
 from .builder import ProgramBuilder, Rows
+
+_ALL_AHEAD: Final = 1 << 30
 
 
 @dataclass
@@ -55,8 +58,7 @@ def build_attention(
     mixed_columns = attention.heads * attention.value_dim
     columns = of_heads + mixed_columns * attention.gated
     projected = builder.buffer("projected", columns, torch.float32)
-    packed = builder.pack(attention.projection.joined(), of=attention.projection.parts)
-    builder.add_linear(packed, given, Output(out=projected, mode=Mode.STORE_FP32))
+    builder.add_stacked(attention.projection, given, Output(out=projected, mode=Mode.STORE_FP32))
     address = cache.take(attention, builder.dtype)
     rows = head_rows(of_layer, address, stride=columns)
 
@@ -101,6 +103,12 @@ def add_attention(builder: ProgramBuilder, attention: AttentionMixer, rows: Head
     builder.add(
         AttentionOp(
             rows=rows, in_=asked, out=mixed.at, pitch=mixed.stride, scale=attention.scale, softcap=attention.softcap,
-            window=attention.window, sinks=sinks, slopes=slopes,
+            window=attention.window, ahead=_tokens_ahead(attention), sinks=sinks, slopes=slopes,
         )
     )  # fmt: skip
+
+
+def _tokens_ahead(attention: AttentionMixer) -> int:
+    """How many tokens after its own one a query sees, as the kernels are told it."""
+    ahead = attention.ahead if isinstance(attention, Attention) else 0
+    return _ALL_AHEAD if ahead is None else ahead

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -11,20 +12,22 @@ from torch import Tensor
 from torch.nn import functional
 
 from ....checkpoints.expert_stacks import ConcatenatedExperts, ExpertStack
-from ....checkpoints.quantization import Quantize, finer
+from ....checkpoints.linears import Linear, RowOrigins
+from ....checkpoints.rounding import Quantize, Role, rounding_of
 from ....checkpoints.weights import Weight, tensors_of
-from ....reading.recipe.primitives import ExpertLinears, Linear, Norm, Stacked
-from ...abi.decoder import GatherOp, GroupNormOp, LinearOp, NormOp, QuantizeOp
+from ....reading.recipe.primitives import ExpertLinears, Norm, Stacked
+from ....runner.file_mapping import release_pages
+from ...abi.decoder import EmbedOp, GatherOp, GroupNormOp, LinearOp, NormOp, QuantizeOp
 from ...abi.enums import PANEL, Mode, NormKind
 from ...abi.parts import Epilogue, Output, PackedWeight, Routing
 from ...abi.structures import Operation
-from ...file_mapping import release_pages
 from ...memory import Arena
 from ...packing import Packed, Packer, Rounded
 from ...thread_pool import ThreadPool
 
 _LINE: Final = 64  # bytes of a cache line
-_WAY: Final = 4096  # bytes of one way of the L1 cache
+#: Rows whose size is a multiple of this would share a few lines of the L1 cache.
+L1_WAY_BYTES: Final = 4096
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,22 @@ class Rows:
 
     at: int
     stride: int
+
+
+@dataclass(frozen=True)
+class Adaptable:
+    """An operation that LoRA adapters can change.
+
+    Attributes:
+        given: the rows that it multiplies, before any quantization; None: it reads token ids.
+        origins: where its columns come from, of each linear that shares the panels.
+        scale: what an adapter's embeddings are multiplied by.
+    """
+
+    operation: LinearOp | EmbedOp
+    given: Rows | None
+    origins: tuple[RowOrigins, ...]
+    scale: float = 1.0
 
 
 class ProgramBuilder:
@@ -44,6 +63,7 @@ class ProgramBuilder:
 
     Attributes:
         operations: those so far.
+        adaptable: those of them that adapters can change.
         hidden: address of the residual stream, fp32.
         normed: the stream after a norm, which most linears read.
         branch: address of a branch's result, fp32, that goes through a norm before it is added to the stream.
@@ -63,6 +83,7 @@ class ProgramBuilder:
     ) -> None:
         self.dtype = dtype
         self.operations: list[Operation] = []
+        self.adaptable: list[Adaptable] = []
         self.late_from = 0
         self.weight_bytes = 0
         self._quantize = quantize
@@ -87,16 +108,27 @@ class ProgramBuilder:
         self.operations.append(operation)
 
     def add_linear(self, packed: Packed, given: Rows, output: Output, epilogue: Epilogue | None = None) -> None:
-        given = self.quantized_for(packed, given)
         self.weight_bytes += packed.bytes
-        self.add_product(packed, given, output, epilogue)
+        product = self.add_product(packed, self.quantized_for(packed, given), output, epilogue)
+        origins = tuple(each for each in packed.origins if each is not None)
+        if origins and len(origins) == len(packed.origins):
+            self.adaptable.append(Adaptable(product, given, origins))
 
     def project(self, what: str, stacked: Stacked, given: Rows) -> int:
         """Add a product into the buffer `what`, whose rows are contiguous; returns its address."""
-        packed = self.pack(stacked.joined(), of=stacked.parts)
-        made = self.buffer(what, packed.n, self.dtype)
-        self.add_linear(packed, given, Output(out=made))
+        made = self.buffer(what, stacked.columns, self.dtype)
+        self.add_stacked(stacked, given, Output(out=made))
         return made
+
+    def add_stacked(self, stacked: Stacked, given: Rows, output: Output) -> None:
+        """Add linears of the same input, whose rows are contiguous: one product, or several if their blocks differ."""
+        parts, columns, out = _alike(stacked), stacked.columns, output.out
+        for part in parts:
+            packed = self.pack(part.joined(), of=part.parts)
+            pitch = columns if len(parts) > 1 else 0
+            self.add_linear(packed, given, Output(out=out, pitch=pitch, mode=output.mode))
+            assert out is not None
+            out += packed.n * (self.dtype.itemsize if output.mode == Mode.STORE else 4)
 
     def add_norm_of_rows(self, norm: Norm, rows: int, columns: int, parts: int = 1) -> None:
         """Norm each of a row's `parts` equal parts, in place."""
@@ -129,15 +161,26 @@ class ProgramBuilder:
         """The rows that a product with these weights reads: the given ones, or those quantized to integers."""
         if not packed.of_codes:
             return given
-        width = self._pool.codes_bytes(packed.k)
+        width = self._pool.codes_bytes(packed.k, packed.in_blocks)
         rounded = self.buffer("codes", rows_per_token * width, torch.int8)
         order = None if packed.order is None else self.keep(packed.order)
-        self.add(
-            QuantizeOp(
-                k=packed.k, in_=given.at, stride=given.stride, out=rounded, order=order, rows_per_token=rows_per_token
-            )
+        operation = QuantizeOp(
+            k=packed.k, in_=given.at, stride=given.stride, out=rounded, order=order, rows_per_token=rows_per_token,
+            for_blocks=packed.in_blocks,
         )  # fmt: skip
+        if not self._has_just_added(operation):
+            self.add(operation)
         return Rows(rounded, width)
+
+    def _has_just_added(self, operation: QuantizeOp) -> bool:
+        """Whether the last operations are this one and products that read its result."""
+        for last in reversed(self.operations):
+            if isinstance(last, QuantizeOp):
+                operation.late = int(self._late)
+                return bytes(last) == bytes(operation)
+            if not isinstance(last, LinearOp) or last.in_ != operation.out or last.output.out == operation.in_:
+                return False
+        return False
 
     def add_product(
         self,
@@ -146,15 +189,15 @@ class ProgramBuilder:
         output: Output,
         epilogue: Epilogue | None = None,
         routing: Routing | None = None,
-    ) -> None:
+    ) -> LinearOp:
         """Add a product; `given` has the format that the weights need (`quantized_for`)."""
         bias = None if packed.bias is None else self.keep(packed.bias)
-        self.add(
-            LinearOp(
-                n=packed.n, k=packed.k, weight=self.weight(packed), in_=given.at, stride=given.stride, bias=bias,
-                output=output, epilogue=epilogue or Epilogue(), routing=routing or Routing(),
-            )
+        product = LinearOp(
+            n=packed.n, k=packed.k, weight=self.weight(packed), in_=given.at, stride=given.stride, bias=bias,
+            output=output, epilogue=epilogue or Epilogue(), routing=routing or Routing(),
         )  # fmt: skip
+        self.add(product)
+        return product
 
     def weight(self, packed: Packed) -> PackedWeight:
         """A weight for operations, which is kept for as long as these."""
@@ -239,13 +282,9 @@ class ProgramBuilder:
             self._tables[id(table)] = table, table.contiguous()
         return int(self._tables[id(table)][1].data_ptr())
 
-    def pack(self, *linears: Linear, of: Iterable[Linear] = ()) -> Packed:
+    def pack(self, *linears: Linear, of: Iterable[Linear] = (), role: Role = "other") -> Packed:
         """Pack one linear or a gated pair, made `of` the checkpoint's linears, whose pages are then given back."""
-        return self._pack(linears, self._quantize, of or linears)
-
-    def pack_finely(self, linear: Linear) -> Packed:
-        """Pack a linear whose rounding costs most, in 8 bits if quantized: the lm_head, and down projections."""
-        return self._pack([linear], finer(self._quantize), [linear])
+        return self._pack(linears, role, of or linears)
 
     def pack_rounded(self, linear: Linear, bias: Tensor | None) -> Rounded:
         """Pack in 8 bits what is packed exactly, too; the bias is padded already."""
@@ -255,21 +294,18 @@ class ProgramBuilder:
 
     def pack_exactly(self, linear: Linear) -> Packed:
         """Pack weights unquantized: these are few and decide much."""
-        return self._packer.pack([linear], None)
+        return replace(self._packer.pack([linear], None), origins=(linear.origins,))
 
-    def _pack(
-        self, linears: Iterable[Linear], quantize: Quantize | None, of: Iterable[Linear | ExpertLinears]
-    ) -> Packed:
-        packed = self._packer.pack(list(linears), quantize)
+    def _pack(self, linears: Sequence[Linear], role: Role, of: Iterable[Linear | ExpertLinears]) -> Packed:
+        rounding = rounding_of(role, self._quantize, self.width)
+        packed = replace(
+            self._packer.pack(list(linears), rounding), origins=tuple(linear.origins for linear in linears)
+        )
         release_pages(tensor for linear in of for tensor in tensors_of(linear.weight))
         return packed
 
-    def pack_experts(self, linears: list[ExpertLinears], chosen: int, *, finely: bool = False) -> Packed:
-        """Pack one linear, or a gated pair, of all experts as one weight: each expert's panels in turn.
-
-        Args:
-            finely: as `pack_finely` does.
-        """
+    def pack_experts(self, linears: list[ExpertLinears], chosen: int, role: Role) -> Packed:
+        """Pack one linear, or a gated pair, of all experts as one weight: each expert's panels in turn."""
         experts, n = len(linears[0].weight), linears[0].columns
         missing = -n % (PANEL // len(linears))
         padded = [
@@ -279,8 +315,7 @@ class ProgramBuilder:
             )
             for one in linears
         ]
-        quantize = finer(self._quantize) if finely else self._quantize
-        packed = replace(self._pack(padded, quantize, linears), n=n)
+        packed = replace(self._pack(padded, role, linears), n=n)
         self.weight_bytes += packed.bytes * chosen // experts
         return packed
 
@@ -297,10 +332,23 @@ class ProgramBuilder:
         return self._buffers[key]
 
 
+def _alike(stacked: Stacked) -> list[Stacked]:
+    """The linears as few products: each of linears side by side whose blocks are of one type, if they have blocks."""
+    if stacked.order is not None:
+        return [stacked]
+    return [Stacked(list(group), None) for _, group in itertools.groupby(stacked.parts, key=type_of_blocks)]
+
+
+def type_of_blocks(linear: Linear) -> str:
+    """The type of the blocks that a linear's weight has in its checkpoint; "" if it has none."""
+    blocks = None if isinstance(linear.weight, Tensor) else linear.weight.blocks()
+    return "" if blocks is None else blocks.type
+
+
 def _apart(columns: int, dtype: torch.dtype) -> int:
     """Elements from one row to the next. If that were a multiple of an L1 way, as many models' widths are, a column of
     all rows would map to one cache set, which has no room for the dozen rows of a tile."""
-    return columns + (_LINE // dtype.itemsize if columns * dtype.itemsize % _WAY == 0 else 0)
+    return columns + (_LINE // dtype.itemsize if columns * dtype.itemsize % L1_WAY_BYTES == 0 else 0)
 
 
 def _below_each_other(weight: Tensor | ExpertStack, missing: int) -> Weight:

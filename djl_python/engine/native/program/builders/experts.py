@@ -37,7 +37,7 @@ def build_experts(builder: ProgramBuilder, experts: Experts, after: Norm | None,
     )  # fmt: skip
     builder.add(SortOp(routing=routing))
     linears = [experts.up] if experts.gate is None else [experts.gate, experts.up]
-    up, down = builder.pack_experts(linears, chosen), builder.pack_experts([experts.down], chosen, finely=True)
+    up, down = builder.pack_experts(linears, chosen, "up"), builder.pack_experts([experts.down], chosen, "out")
     given = builder.quantized_for(up, builder.normed)
     row_bytes = given.stride * (1 if up.of_codes else builder.dtype.itemsize)
     rows = Rows(builder.buffer("rows", chosen * row_bytes, torch.uint8), given.stride)
@@ -52,7 +52,7 @@ def build_experts(builder: ProgramBuilder, experts: Experts, after: Norm | None,
     parts = builder.buffer("parts", chosen * down.n, torch.float32)
     builder.add_product(down, inner, Output(out=parts, mode=Mode.STORE_FP32), routing=routing)
     if experts.shared is not None:
-        packed = builder.pack_finely(experts.shared.down)
+        packed = builder.pack(experts.shared.down, role="out")
         given = build_mlp(builder, experts.shared)
         builder.add_linear(packed, given, Output(out=builder.branch, mode=Mode.STORE_FP32))
     out, mode = (builder.hidden, Mode.ADD) if after is None else (builder.branch, Mode.STORE_FP32)

@@ -7,10 +7,10 @@ import torch
 from ....checkpoints.weights import tensors_of
 from ....reading.recipe.mixers import LatentAttention
 from ....reading.recipe.primitives import NotUnderstoodError
+from ....runner.file_mapping import release_pages
 from ...abi.decoder import LatentsOp, RopeKvCacheOp
 from ...abi.enums import Mode
 from ...abi.parts import Output
-from ...file_mapping import release_pages
 from ...kv_layout import head_rows, heads_fit
 from .attention import CacheLayout, add_attention, rotation
 from .builder import ProgramBuilder, Rows

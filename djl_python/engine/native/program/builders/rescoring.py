@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ....reading.recipe.primitives import Linear
+from ....checkpoints.linears import Linear
 from ...abi.decoder import LinearOp
 from ...abi.enums import Mode, WeightFormat
 from ...abi.parts import Output
@@ -19,8 +19,8 @@ from ...abi.structures import Operation
 from ...packing import Packed
 from .builder import ProgramBuilder, Rows
 
-# A smaller head is multiplied in less time than this saves.
-_LEAST_WEIGHTS: Final = 1 << 22
+#: A smaller head is multiplied in less time than this saves.
+LEAST_WEIGHTS: Final = 1 << 22
 
 
 def build_rescoring(
@@ -33,7 +33,7 @@ def build_rescoring(
     Args:
         packed, given, output: of the head's product.
     """
-    if packed.format != WeightFormat.TWELVE_BIT or output.scale <= 0 or packed.n * packed.k < _LEAST_WEIGHTS:
+    if packed.format != WeightFormat.TWELVE_BIT or output.scale <= 0 or packed.n * packed.k < LEAST_WEIGHTS:
         return []
     rounded = builder.pack_rounded(head, packed.bias)
     first = len(builder.operations)

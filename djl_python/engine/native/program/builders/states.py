@@ -30,7 +30,7 @@ from ...abi.recurrent import (
 )
 from .builder import ProgramBuilder, Rows
 
-#: Of the L2 norm inside transformers' functions for the delta rule.
+#: The epsilon of the L2 norm inside transformers' functions for the delta rule.
 EPS: Final = 1e-6
 
 

@@ -41,4 +41,4 @@ def build_branch(builder: ProgramBuilder, branch: TokenBranch, index: int) -> No
     inner, width = build_mlp(builder, branch.mlp), len(branch.mlp.up.weight)
     of_layer = address + 4 * index * width
     builder.add(GateOp(n=width, in_=of_layer, stride=columns, out=inner.at, pitch=inner.stride, plain=True))
-    builder.add_branch(builder.pack_finely(branch.mlp.down), inner, branch.after, 1.0)
+    builder.add_branch(builder.pack(branch.mlp.down, role="out"), inner, branch.after, 1.0)

@@ -191,8 +191,8 @@ class LLM:
         one.ids.append(token)
         likeliest = logits.log_softmax(-1).topk(params.logprobs or 1)
         logprobs = {
-            int(found): Logprob(float(value), rank + 1)
-            for rank, (value, found) in enumerate(zip(likeliest.values, likeliest.indices, strict=True))
+            int(token_id): Logprob(float(value), rank + 1)
+            for rank, (value, token_id) in enumerate(zip(likeliest.values, likeliest.indices, strict=True))
         }
         finish = self._finish(one, token)
         one.tell((token, logprobs, finish))

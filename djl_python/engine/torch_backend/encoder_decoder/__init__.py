@@ -1,0 +1,1 @@
+"""Encoder-decoder models on torch, over the paged KV cache. Runs in the engine process."""

@@ -1,0 +1,1 @@
+"""Distinguishes clients, and pages in their browsers. Runs in the front end's event loop."""

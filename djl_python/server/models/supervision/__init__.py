@@ -1,0 +1,1 @@
+"""Supervision of one worker: whether it responds, and when the next one is started. Runs in the front end."""

@@ -208,7 +208,7 @@ class TextGenerationHandler(Handler):
         Args:
             replaced: `Adapters.replaced` when it was parsed.
         """
-        call_trace = inputs.trace
+        option, call_trace = self._context.config.option, inputs.trace
         formatter = parsed.formatter
         on_refusal = formatter.fail_item if formatter.isolates else None
         prompts = await self._preparation.prepare(parsed.requests, long=is_long(inputs), on_refusal=on_refusal)
@@ -231,7 +231,7 @@ class TextGenerationHandler(Handler):
             formatter,
             reply,
             sum(prompt.request.branching.n for prompt in prompts),
-            progress_s=min(PROGRESS_S, self._context.config.option.predict_timeout / 4),
+            progress_s=min(PROGRESS_S, option.predict_timeout / 4),
         )
         trace = None
         if call_trace is not None:
@@ -247,6 +247,7 @@ class TextGenerationHandler(Handler):
                 arrived_s=arrived_s,
                 request_id=inputs.request_id,
                 precedence=inputs.precedence,
+                cache_scope=inputs.precedence.tenant if option.prefix_cache_scope == "tenant" else "",
                 trace=trace,
                 usage=inputs.usage,
             )

@@ -54,6 +54,7 @@ MESSAGES: Final = Budget(10_000, "messages", "a chat", "Each is checked and rend
 ROLE_CHARS: Final = Budget(256, "characters", "a message's role", "What a template makes of it is remembered.")
 PARTS: Final = Budget(10_000, "content parts", "all messages of a chat, or MindIE's `inputs`", "As for messages.")
 TOOLS: Final = Budget(1_024, "tools", "a chat", "OpenAI's API takes 128.")
+SALT_CHARS: Final = Budget(256, "characters", "`cache_salt`", "vLLM's documents advise 43. The KV cache keeps it.")
 TEMPLATE_VARIABLES: Final = Budget(256, "variables", "`chat_template_kwargs`", "Templates read a handful.")
 CHOICES: Final = Budget(128, "sequences", "one prompt: `n`, `best_of`, `num_beams`", "As in OpenAI's API.")
 SEQUENCES: Final = Budget(

@@ -45,6 +45,7 @@ class SequenceRequest(msgspec.Struct, frozen=True, array_like=True, tag=True):
         http_request_id: of the HTTP request that it belongs to, for log lines.
         encoder_ids: what the encoder of an encoder-decoder model reads; empty for a model that is a decoder alone.
         precedence: whose it is and how urgent.
+        cache_salt: only prompts with an equal one share KV blocks with it (vLLM's `cache_salt`).
     """
 
     prompt_ids: list[int]
@@ -55,3 +56,4 @@ class SequenceRequest(msgspec.Struct, frozen=True, array_like=True, tag=True):
     http_request_id: str = ""
     encoder_ids: list[int] = []
     precedence: Precedence = ANY
+    cache_salt: str = ""

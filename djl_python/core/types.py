@@ -213,7 +213,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     `must_fit` refuses the request; otherwise generation ends with the context. `bad_sequences` become
     SamplingParams.bad_words_ids once tokenized.
     `adapter` is one of the model's (`ModelConfig.adapters`), "" for none. `priority` is the request's, lower first;
-    None: the body names none.
+    None: the body names none. `cache_salt` keeps its KV blocks from requests with another.
     `ignored` names accepted parameters without effect; they are listed in the header `x-ignored-parameters`.
     """
 
@@ -229,6 +229,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     bad_sequences: tuple[str, ...] = ()
     adapter: str = ""
     priority: int | None = None
+    cache_salt: str = ""
     ignored: tuple[str, ...] = ()
     translation: Translation | None = None
 

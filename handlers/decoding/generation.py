@@ -67,6 +67,7 @@ class Generation:
         arrived_s: when the call arrived here, by time.perf_counter.
         request_id: of the call, for log lines.
         precedence: of the call; a request's own priority goes before its.
+        cache_scope: prompts of calls with another one share no KV blocks with this call's.
         trace: of the call, if it is traced.
         usage: of the call, if its tokens are counted.
 
@@ -85,6 +86,7 @@ class Generation:
         arrived_s: float,
         request_id: str = "",
         precedence: Precedence = ANY,
+        cache_scope: str = "",
         trace: GenerationTrace | None = None,
         usage: CallUsage | None = None,
     ) -> None:
@@ -96,6 +98,7 @@ class Generation:
         self._arrived_s = arrived_s
         self._request_id = request_id
         self._precedence = precedence
+        self._cache_scope = cache_scope
         self._trace = trace
         self._usage = usage
         self._prepared_s = time.perf_counter()
@@ -193,6 +196,7 @@ class Generation:
             http_request_id=self._request_id,
             encoder_ids=prepared.encoder_ids,
             precedence=precedence,
+            cache_salt=_salt(self._cache_scope, prepared.request.cache_salt),
         )
         request_id = self._engine.submit(request, on_event)
         self._ids.setdefault(prepared.index, []).append(request_id)
@@ -275,3 +279,8 @@ def _failure(kind: str, message: str, sampling: SamplingParams) -> ServingError:
     if field and isinstance(error, ParameterError):
         return ParameterError(f"{field}: {error.message}", field)
     return error
+
+
+def _salt(scope: str, own: str) -> str:
+    """A request's salt within a scope; different for each pair of both, and "" without either."""
+    return f"{len(scope)} {scope}{own}" if scope or own else ""

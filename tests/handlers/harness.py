@@ -18,6 +18,7 @@ from djl_python.core.engine_info import EngineStats
 from djl_python.core.errors import ServingError
 from djl_python.core.metrics import MetricFamily
 from djl_python.core.sequence_request import AnyImages, Pictures, SequenceRequest
+from djl_python.core.turns.precedence import ANY, Precedence
 from djl_python.core.types import Chat, Delta, FinishReason, GenerateRequest, SamplingParams, TokenEvent, Vocabulary
 from djl_python.dialects.shared.base import Answer, Dialect, Formatter, Kind, Parsed, Route
 from djl_python.dialects.shared.views import QueriedModel
@@ -59,6 +60,7 @@ class FakeEngine:
         self.sequences: dict[int, tuple[list[int], SamplingParams, Callable[[TokenEvent], None], list[int]]] = {}
         self.prompts: dict[int, list[int]] = {}
         self.adapters: list[str] = []
+        self.salts: list[str] = []
         self.sampling: dict[int, SamplingParams] = {}
         self.images: dict[int, AnyImages | None] = {}
         self.changes: list[AdapterChange] = []
@@ -100,6 +102,7 @@ class FakeEngine:
 
     def submit(self, request: SequenceRequest, on_event: Callable[[TokenEvent], None]) -> int:
         self.adapters.append(request.adapter)
+        self.salts.append(request.cache_salt)
         request_id = len(self.prompts) + 1
         prompt_ids, sampling = request.prompt_ids, request.sampling
         script = [*self.script_of(BYTES.decode(prompt_ids)), EOS_ID]
@@ -261,12 +264,15 @@ class Served:
         content_type: str = "application/json",
         *,
         waited_s: float = 0.0,
+        precedence: Precedence = ANY,
         **headers: str,
     ) -> tuple[asyncio.Task[None], FakeReply]:
         """Serve a call as a task."""
         data = body if isinstance(body, bytes) else msgspec.json.encode(body)
         headers["content-type"] = content_type
-        call = Call(1, dialect, operation, "POST", f"/{operation}", (), headers, data, waited_s)
+        call = Call(
+            1, dialect, operation, "POST", f"/{operation}", (), headers, data, waited_s, precedence=precedence
+        )
         reply = FakeReply()
         return asyncio.create_task(self.handler.serve(Input.from_call(call), reply)), reply
 

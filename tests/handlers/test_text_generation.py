@@ -14,6 +14,7 @@ import pytest
 from djl_python.core.engine_info import EngineStats
 from djl_python.core.errors import GenerationError, ModelLoadError, ParameterError, PayloadError
 from djl_python.core.metrics import MetricFamily, MetricSample
+from djl_python.core.turns.precedence import Precedence
 from djl_python.handlers.text_generation import TextGenerationHandler
 from djl_python.text.tokens.tokenizer import FastBackend
 from tests.handlers.conftest import Watch
@@ -86,6 +87,21 @@ async def test_sampling_reaches_the_engine(served: Served) -> None:
     assert (sampling.temperature, sampling.seed, sampling.max_new_tokens) == (0.5, 9, 7)
     assert tuple(ids("no")) in sampling.bad_words_ids
     assert tuple(ids(" no")) in sampling.bad_words_ids
+
+
+@pytest.mark.parametrize(("scope", "kinds"), [("tenant", 6), ("model", 2)])
+async def test_prompts_share_the_prefix_cache_within_a_tenant_and_a_salt(
+    model_dir: Path, scope: Any, kinds: int
+) -> None:
+    served = await Served(model_dir).load(prefix_cache_scope=scope)
+    asked = [(tenant, salt) for tenant in ("", "a", "ab") for salt in (None, "b")]
+    for tenant, salt in 2 * asked:
+        body = {"inputs": "x", "parameters": {"cache_salt": salt}}
+        await served.ended(*served.call("lmi", "predict", body, precedence=Precedence(tenant)))
+    salts = served.engine.salts
+    assert salts[:6] == salts[6:]
+    assert len(set(salts)) == kinds
+    assert salts[0] == ""
 
 
 async def test_truncate_keeps_the_end(served: Served) -> None:

@@ -74,6 +74,41 @@ def test_a_chats_usage_has_them_streamed_or_not(client: openai.OpenAI, n: int) -
     assert cached(first) < cached(whole) == cached(last.usage) == blocks
 
 
+def test_requests_of_another_salt_use_nothing_of_each_others(client: openai.OpenAI) -> None:
+    prompt = [1000 + i % 7 for i in range(2 * BLOCK)]
+    found = []
+    for salt in (None, "a", "b", None, "a", "b"):
+        body = {} if salt is None else {"cache_salt": salt}
+        found.append(cached(complete(client, prompt, extra_body=body).usage))
+    assert found == [0, 0, 0, BLOCK, BLOCK, BLOCK]
+
+
+def test_every_dialect_with_a_cached_count_takes_a_salt(client: openai.OpenAI) -> None:
+    text = "What is deep learning? " + "please " * 3 * BLOCK
+    message: Any = [{"role": "user", "content": text}]
+
+    def chat(**body: Any) -> int:
+        made = client.chat.completions.create(model="demo", messages=message, max_tokens=1, extra_body=body)
+        return cached(made.usage)
+
+    def respond(**body: Any) -> int:
+        made = client.responses.create(model="demo", input=text, max_output_tokens=1, store=False, extra_body=body)
+        assert made.usage is not None
+        return made.usage.input_tokens_details.cached_tokens
+
+    whole = chat() or chat()
+    assert whole > BLOCK
+    for ask, salt in ((chat, "chat"), (respond, "response")):
+        assert [ask(cache_salt=salt), ask(cache_salt=salt), ask()] == [0, whole, whole]
+
+
+@pytest.mark.parametrize("salt", ["", 7, "x" * 257])
+def test_a_salt_is_a_text_that_is_neither_empty_nor_long(client: openai.OpenAI, salt: Any) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        complete(client, "x", extra_body={"cache_salt": salt})
+    assert refused.value.param == "cache_salt"
+
+
 # ------------------------------------------------------------------------------------------------ token ids
 
 

@@ -73,6 +73,15 @@ async def test_a_single_request_does_not_wait_for_another_tenants_flood(server: 
     assert ended.index("single") < FLOOD / 2
 
 
+def test_tenants_use_nothing_of_each_others_prefix_cache(server: RunningServer) -> None:
+    body = {"prompt": [500 + i % 7 for i in range(33)], "max_tokens": 1}
+    found = []
+    for tenant in ("a", "b", "a", "b"):
+        answer = httpx.post(f"{server.url}/v1/completions", json=body, headers={"x-tenant": tenant}, timeout=60)
+        found.append(answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
+    assert found == [0, 0, 32, 32]
+
+
 @pytest.mark.asyncio
 async def test_an_urgent_request_goes_before_its_tenants_others(server: RunningServer) -> None:
     low, high = ("low", {"x-tenant": "a"}, {"priority": 9}), ("high", {"x-tenant": "a"}, {"priority": -9})

@@ -137,6 +137,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             extra={"aliases": ["max_num_batched_tokens", "max_num_tokens"]},
         ),
     ] = 512
+    prefix_cache_scope: Annotated[
+        Literal["tenant", "model"],
+        Meta(
+            description="Which prompts reuse each other's KV blocks: those of one tenant (an API key's name, or what "
+            "`tenant_header` says), or all of the model, where clients may learn which prompts others have sent."
+        ),
+    ] = "tenant"
     max_batch_tokens: Annotated[
         Positive | None,
         Meta(

@@ -250,6 +250,7 @@ def _requests(
         text=text_options(parameters),
         truncate=parameters.truncate,
         priority=parameters.priority,
+        cache_salt=parameters.cache_salt or "",
         bad_sequences=tuple(parameters.bad_sequences or ()),
         ignored=ignored,
         translation=translation(parameters),

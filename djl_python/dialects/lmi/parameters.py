@@ -61,6 +61,14 @@ Priority = Annotated[
         description=f"an integer >= -{MAX_PRIORITY} and <= {MAX_PRIORITY}, lower first",
     ),
 ]
+Salt = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=budgets.SALT_CHARS.most,
+        description=f"a string of 1 to {budgets.SALT_CHARS.most} characters",
+    ),
+]
 ZeroOrMore = Annotated[int, Meta(ge=0, description="an integer >= 0")]
 Alternatives = Annotated[int, Meta(ge=0, le=MAX_ALTERNATIVES)]
 Text = Annotated[str, Meta(min_length=1)]
@@ -83,6 +91,7 @@ class LmiParameters(msgspec.Struct, frozen=True, kw_only=True):
     min_new_tokens: ZeroOrMore | None = None
     truncate: OneOrMore | None = None
     priority: Priority | None = None
+    cache_salt: Salt | None = None
     ignore_eos: Flag | None = None
     stop_sequences: (
         Annotated[bool | Text | list[Text], Meta(description="a string or a list of strings, none of them empty")]

@@ -22,6 +22,8 @@ from ..shared.fields.generation import (
     Alternatives,
     OneOrMore,
     Penalty,
+    Priority,
+    Salt,
     check_fields,
     sampling_params,
     text_options,
@@ -139,6 +141,8 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True):
         Annotated[float, Meta(gt=0, description="Above 1, makes tokens of the prompt and the answer less likely.")]
         | None
     ) = None
+    priority: Priority | None = None
+    cache_salt: Salt | None = None
     chat_template_kwargs: (
         Annotated[
             dict[str, Any],
@@ -230,6 +234,8 @@ def read_response(body: dict[str, Any], context: Context | None, model: ModelCon
         add_special_tokens=False,
         splits_reasoning=True,
         adapter=adapter_of_model(fields.model, model),
+        priority=fields.priority,
+        cache_salt=fields.cache_salt or "",
         ignored=tuple(sorted({*ignored, *without_effect(common, model), *_ignored(fields, messages)})),
     )
     return ParsedResponse(fields, request, known)

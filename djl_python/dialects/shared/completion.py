@@ -133,6 +133,7 @@ def read_completion(body: dict[str, Any], model: ModelConfig, *, must_fit: bool)
         bad_sequences=tuple(fields.bad_words or ()),
         adapter=adapter_of_model(fields.model, model),
         priority=fields.priority,
+        cache_salt=fields.cache_salt or "",
         ignored=names,
     )
     others = (msgspec.structs.replace(first, prompt=prompt) for prompt in prompts[1:])

@@ -1,8 +1,8 @@
 """The blocks of the KV cache: allocation, sharing by content, eviction. Runs in the engine process; no tensors.
 
 A block holds the keys and values of `block_size` tokens in every layer. A full block is *sealed*: it is found by its
-    content (its tokens and images and everything before them), shared by every sequence with the same prefix, and kept
-    (*at rest*) after its last user until its memory is needed (least recently used first).
+content (its tokens and images and everything before them), shared by every sequence with the same prefix, adapter and
+salt, and kept (*at rest*) after its last user until its memory is needed (least recently used first).
 
 Where a block's memory is taken on first use, new memory takes time and is missing elsewhere. So while resting blocks
 are hardly ever used again, the oldest is evicted before new memory is taken. The names of evicted blocks are kept for a
@@ -18,6 +18,12 @@ from typing import Final
 
 from .sequence import Content, Sequence
 from .state_slots import StateSlots
+
+#: The name of a prefix: the serial of its last block's content; of the empty prefix, what its keys and values depend on
+#: beside the text, and the salt if there is one.
+_Prefix = int | tuple[int, str]
+#: What a sealed block is found by: the prefix before it, and its own content.
+_Key = tuple[_Prefix, Content]
 
 # The names of empty prefixes: with long-context RoPE, keys differ from the first token on.
 _ROOT: Final = 0
@@ -62,13 +68,13 @@ class BlockManager:
         self._free = list(range(total))
         self._unused_sealed: OrderedDict[int, None] = OrderedDict()
         self._users = [0] * total
-        # Content is named by a serial number: (serial of the previous block's content, content) -> (serial, block).
+        # Content is named by a serial number: (the prefix's name, content) -> (serial, block).
         # Lookup compares the tokens themselves, so a hash collision cannot hand out the blocks of another text.
-        self._known: dict[tuple[int, Content], tuple[int, int]] = {}
-        self._key_of: dict[int, tuple[int, Content]] = {}
+        self._known: dict[_Key, tuple[int, int]] = {}
+        self._key_of: dict[int, _Key] = {}
         self._serial_of: dict[int, int] = {}
         self._next_serial = _LONG_ROPE_ROOT + 1
-        self._evicted: OrderedDict[tuple[int, Content], tuple[int, int]] = OrderedDict()  # evicted from `_known`
+        self._evicted: OrderedDict[_Key, tuple[int, int]] = OrderedDict()  # evicted from `_known`
         self._resident_blocks = resident_blocks or (lambda: total)
         self._rested = 0  # blocks that came to rest
         self._asked = 0  # of those, how many were asked for again, still there or evicted
@@ -141,7 +147,7 @@ class BlockManager:
         size = self.block_size
         while sequence.sealed < sequence.computed // size:
             index = sequence.sealed
-            key = (self._serial_before(sequence, index), sequence.content(index * size, (index + 1) * size))
+            key = (self._prefix_before(sequence, index), sequence.content(index * size, (index + 1) * size))
             block = sequence.blocks[index]
             known = self._known.get(key)
             if known is None:
@@ -156,15 +162,17 @@ class BlockManager:
     def retire(self, sequence: Sequence) -> None:
         """Take an ended sequence's blocks back, keeping its last state for sequences that continue its text."""
         whole, rest = divmod(sequence.computed, self.block_size)
-        if self._states is not None and self._share:
-            name = self._serial_before(sequence, whole)
+        if self._states is not None and self._share and sequence.computed:
             if rest:
-                key = (name, sequence.content(whole * self.block_size, sequence.computed))
+                prefix = self._prefix_before(sequence, whole)
+                key = (prefix, sequence.content(whole * self.block_size, sequence.computed))
                 if key in self._known:  # of a sequence that said the same; it rests, but its state may be gone
                     self._unused_sealed.move_to_end(self._known[key][1])
                 else:
                     self._register(sequence.blocks[whole], key)
                 name = self._known[key][0]
+            else:
+                name = self._serial_of[sequence.blocks[whole - 1]]
             self._states.hand_over(sequence, name)
         self.release(sequence)
 
@@ -205,9 +213,7 @@ class BlockManager:
         """How many blocks' content the sequence would have found after `shared`, had it not been evicted."""
         return len(self._follow(self._evicted, sequence, shared))
 
-    def _follow(
-        self, names: Mapping[tuple[int, Content], tuple[int, int]], sequence: Sequence, before: list[int]
-    ) -> list[int]:
+    def _follow(self, names: Mapping[_Key, tuple[int, int]], sequence: Sequence, before: list[int]) -> list[int]:
         """The blocks after `before` whose content `names` has."""
         if sequence.wants_prompt_logprobs:  # every position has to be computed
             return []
@@ -247,7 +253,7 @@ class BlockManager:
         stops = sorted({known * size, whole * size})
         sequence.stops = tuple(stop for stop in stops if stop >= sequence.computed + WORTH_SAVING)
 
-    def _register(self, block: int, key: tuple[int, Content]) -> None:
+    def _register(self, block: int, key: _Key) -> None:
         """Make a block findable by its content."""
         if key in self._evicted:
             serial = self._evicted.pop(key)[0]
@@ -257,8 +263,8 @@ class BlockManager:
         self._key_of[block] = key
         self._serial_of[block] = serial
 
-    def _serial_before(self, sequence: Sequence, index: int) -> int:
-        """The serial that names a sequence's content before its block `index`."""
+    def _prefix_before(self, sequence: Sequence, index: int) -> _Prefix:
+        """The name of a sequence's prefix before its block `index`."""
         return self._serial_of[sequence.blocks[index - 1]] if index else _root(sequence)
 
     def _use(self, block: int) -> None:
@@ -291,6 +297,7 @@ class BlockManager:
         return block
 
 
-def _root(sequence: Sequence) -> int:
+def _root(sequence: Sequence) -> _Prefix:
     root = _LONG_ROPE_ROOT if sequence.long_rope else _ROOT
-    return root - 2 * sequence.adapter_number  # below all serials: each adapter has keys and values of its own
+    root -= 2 * sequence.adapter_number  # below all serials: each adapter has keys and values of its own
+    return (root, sequence.cache_salt) if sequence.cache_salt else root

@@ -79,6 +79,7 @@ class Sequence:
         forced_last: the token in place of the one that is drawn when there may be no more; None: none.
         encoder_digest: of all that the encoder reads: each of its positions depends on all others.
         precedence: whose it is and how urgent.
+        cache_salt: only sequences with an equal one share blocks with it.
     """
 
     id: int
@@ -103,6 +104,7 @@ class Sequence:
     encoder_digest: bytes = b""
     forced_last: int | None = None
     precedence: Precedence = ANY
+    cache_salt: str = ""
 
     @classmethod
     def of(cls, request: SequenceRequest, block_size: int = 1) -> Sequence:
@@ -126,6 +128,7 @@ class Sequence:
             decoder_start=start,
             encoder_digest=digest,
             precedence=request.precedence,
+            cache_salt=request.cache_salt,
         )
 
     @property

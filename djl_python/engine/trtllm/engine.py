@@ -73,7 +73,12 @@ class TrtllmEngine(AsyncEngine):
         prompt_ids, sampling = request.prompt_ids, request.sampling
         self.check_prompt(prompt_ids)
         try:
-            result = self._llm.generate_async(prompt_ids, self._sampling(sampling, len(prompt_ids)), streaming=True)
+            result = self._llm.generate_async(
+                prompt_ids,
+                self._sampling(sampling, len(prompt_ids)),
+                streaming=True,
+                cache_salt=request.cache_salt or None,
+            )
         except ValueError as exc:  # its error for a faulty request
             raise ParameterError(str(exc), "") from exc
         reported, ended = 0, False

@@ -121,6 +121,8 @@ class VllmEngine(AsyncEngine):
             prompt = await self._renderer.render(request.images)
             generated = request.prompt_ids[request.images.length :]
             prompt["prompt_token_ids"] = [*prompt["prompt_token_ids"], *generated]
+        if request.cache_salt:
+            prompt["cache_salt"] = request.cache_salt
         sampling = _sampling(request.sampling)
         with self._adapters.used(request.adapter) as lora_request:
             outputs = self._engine.generate(

@@ -74,6 +74,17 @@ def test_blocks_with_other_images_are_not_shared() -> None:
         blocks.release(again)
 
 
+def test_blocks_of_another_salt_are_not_shared() -> None:
+    blocks = BlockManager(20, SIZE)
+    for salt, shared in (("", 0), ("a", 0), ("b", 0), ("", 2), ("a", 2), ("b", 2), ("ab", 0)):
+        mine = sequence([1] * 9)
+        mine.cache_salt = salt
+        assert blocks.admit(mine)
+        assert mine.computed == shared * SIZE, salt
+        compute(blocks, mine)
+        blocks.retire(mine)
+
+
 def test_a_known_prefix_is_shared_and_one_token_is_left_to_compute() -> None:
     blocks = BlockManager(10, SIZE)
     first, second, third = (

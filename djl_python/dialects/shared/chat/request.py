@@ -156,6 +156,7 @@ def read_chat(body: dict[str, Any], model: ModelConfig, *, must_fit: bool) -> Pa
         bad_sequences=tuple(fields.bad_words or ()),
         adapter=adapter_of_model(fields.model, model),
         priority=fields.priority,
+        cache_salt=fields.cache_salt or "",
         ignored=tuple(sorted(set(ignored))),
     )
     return ParsedChat(fields, request)

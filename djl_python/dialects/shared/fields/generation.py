@@ -41,6 +41,17 @@ _NEVER: Final[Mapping[str, tuple[str, ...]]] = {
 OneOrMore = Annotated[int, Meta(ge=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Share = Annotated[float, Meta(gt=0, le=1)]
+Priority = Annotated[
+    int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY, description="Lower goes first, among requests of one tenant.")
+]
+Salt = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=budgets.SALT_CHARS.most,
+        description="Only requests with the same one reuse what this one's prompt has put into the prefix cache.",
+    ),
+]
 TokenId = Annotated[int, Meta(ge=0)]
 Alternatives = Annotated[int, Meta(ge=0, le=MAX_ALTERNATIVES)]
 
@@ -126,13 +137,8 @@ class GenerationFields(StructuredOutputFields, frozen=True, kw_only=True):
     spaces_between_special_tokens: Annotated[bool, Meta(description="Spaces between them; true if absent.")] | None = (
         None
     )
-    priority: (
-        Annotated[
-            int,
-            Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY, description="Lower goes first, among requests of one tenant."),
-        ]
-        | None
-    ) = None
+    priority: Priority | None = None
+    cache_salt: Salt | None = None
     truncate_prompt_tokens: (
         Annotated[OneOrMore, Meta(description="Keep this many tokens of the prompt's end.")] | None
     ) = None

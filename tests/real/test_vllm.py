@@ -113,6 +113,16 @@ def test_adapters_answer_as_merged_weights_do(server: RunningServer, openai: Ope
     assert [one.id for one in openai.models.list()] == ["smol", *ADAPTERS]
 
 
+def test_prompts_of_another_salt_are_computed_anew(openai: OpenAI) -> None:
+    prompt = PROMPT + " and" * 300
+    found = []
+    for salt in ("a", "b", "a", "b"):
+        made = openai.completions.create(model="smol", prompt=prompt, max_tokens=1, extra_body={"cache_salt": salt})
+        assert made.usage is not None and made.usage.prompt_tokens_details is not None
+        found.append(made.usage.prompt_tokens_details.cached_tokens or 0)
+    assert found[:2] == [0, 0] and min(found[2:]) > 0
+
+
 def managed(server: RunningServer, method: str, path: str, **parameters: str) -> tuple[int, str]:
     """Status, and what is said."""
     answer = httpx.request(method, f"{server.url}{path}", params=parameters, timeout=600)

@@ -9,23 +9,23 @@ import msgspec
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What runs a model, once it is loaded.
+    """A loaded model's runner, and how it computes.
 
     Attributes:
         runner: "native" (the fused operations of the CPU kernels), "torch-paged", "transformers-cache" (torch over its
             cache), the latter two followed by " (native products)" where kernels compute parts, the second by
             " (CUDA graphs)" where its steps are recorded; or another engine.
-        dtype: what the model computes in, by torch's name; "" where that isn't known.
-        quantize: what its weights are quantized with or rounded to; "none".
-        device: by torch's name; "" where that isn't known.
+        dtype: torch's name of the number format of activations; "": unknown.
+        quantize: the weights' quantization (`option.quantize`, or the checkpoint's); "none".
+        device: torch's name of the device; "": unknown.
         refusal: why native kernels that could run here do not run the model; "": they do, or there are none.
-        unrounded: which weights are not as `quantize` says; "": all are.
-        offloaded: where weights are that are not on the device; "": there are none.
-        weight_bytes: what a step reads of weights at least, on each device.
-        cache_bytes: what the cache may grow to, on each device.
+        unrounded: the weights that are not quantized as `quantize` says; "": none.
+        offloaded: where the weights are that are not on the device; "": there are none.
+        weight_bytes: bytes of weights that every step reads, on each device.
+        cache_bytes: the KV cache's largest size, on each device.
         max_model_len: prompt and generated tokens of one sequence, at most; 0 where that isn't known.
         takes_images: whether messages may have images.
-        shares_prefixes: whether what it has computed of a prompt is found again for others that begin like it.
+        shares_prefixes: whether prompts with a common prefix share its KV blocks.
     """
 
     runner: str = ""

@@ -208,13 +208,16 @@ class ThinkingBudget(msgspec.Struct, frozen=True):
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One prompt and how to generate from it, as a dialect parsed it, before tokenization.
 
-    `prompt` is text, ids, or a chat. `truncate` keeps the last n prompt tokens. With `splits_reasoning`, the answer has
-    a place for a model's reasoning, which `thinking_budget` limits. Where prompt and max_new_tokens exceed the context,
-    `must_fit` refuses the request; otherwise generation ends with the context. `bad_sequences` become
-    SamplingParams.bad_words_ids once tokenized.
-    `adapter` is one of the model's (`ModelConfig.adapters`), "" for none. `priority` is the request's, lower first;
-    None: the body names none. `cache_salt` keeps its KV blocks from requests with another.
-    `ignored` names accepted parameters without effect; they are listed in the header `x-ignored-parameters`.
+    Attributes:
+        prompt: a text, token ids, or a chat.
+        truncate: keep the last so many tokens of the prompt; None: all.
+        splits_reasoning: whether the answer has a field for the model's reasoning, which `thinking_budget` limits.
+        must_fit: refuse a prompt that leaves less than max_new_tokens of the context; else the context ends the answer.
+        bad_sequences: texts that become SamplingParams.bad_words_ids once tokenized.
+        adapter: the name of a LoRA adapter (`ModelConfig.adapters`); "": none.
+        priority: the body's, lower first; None: the body has none.
+        cache_salt: only prompts with an equal one share KV blocks; "": no salt.
+        ignored: accepted parameters without effect, for the header `x-ignored-parameters`.
     """
 
     prompt: str | tuple[int, ...] | Chat
@@ -280,16 +283,17 @@ class TopToken(msgspec.Struct, frozen=True):
 
 
 class Token(msgspec.Struct, frozen=True):
-    """One generated (or prompt) token. The texts of a generation's tokens, joined, are its generated text.
+    """One token of an answer or a prompt.
 
-    `logprob` is the natural logarithm of the model's own probability (before penalties and temperature); None for
-    the first prompt token, and where it is not needed.
-
-    What a token adds to a text is not always what it is called: the token that ends a text adds nothing, and the first
-    half of a character neither. `name` and `partial` are what TopToken has as `text` and `partial`: the same for a
-    token wherever it stands. They are only given with a `logprob`; otherwise `name` is None. `rank`, for a prompt
-    token, counts the tokens that are at least as likely at its position, itself included; None where the engine does
-    not report it.
+    Attributes:
+        text: what the token adds to the text: nothing at the end of the text, or before a character is complete. The
+            texts of an answer's tokens, joined, are the answer.
+        logprob: the natural logarithm of the model's own probability, before penalties and temperature; None for the
+            first token of a prompt, and where nobody asked for it.
+        top: alternatives at the position, the likeliest first.
+        name, partial: the token's own text and bytes, as in TopToken; None without a `logprob`.
+        rank: of a prompt's token: how many tokens are at least as likely at its position, itself included; None where
+            the engine does not report it.
     """
 
     id: int
@@ -345,11 +349,15 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True):
-    """What one engine step produced for one sequence of a request.
+    """The result of one engine step for one sequence of a request.
 
-    `choice` numbers the sequences of the answer: prompt by prompt, and within a prompt best first. `text` is the
-    tokens' text without what was parsed as a tool call or as `reasoning`. `prompt`, in a sequence's first delta, is the
-    model's prompt as text, and `prefill` its tokens, when asked for.
+    Attributes:
+        choice: the number of the sequence in the answer: prompt by prompt, and within a prompt the best first.
+        prompt: in a sequence's first delta, the prompt as the model got it, as text; else "".
+        prefill: in a sequence's first delta, the prompt's tokens, if they were asked for.
+        tokens: the new tokens.
+        text: their text, without what belongs to `reasoning` or `tool_calls`.
+        finish: the end of the sequence, in its last delta.
     """
 
     choice: int = 0
@@ -363,15 +371,18 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenEvent(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """What one engine step produced for one sequence: ids and numbers only.
+    """A token that an engine generated for a sequence, or an error: ids and numbers, no text.
 
-    `token_id` is -1 in an event without a token: an error, with an `errors.ServingError`'s kind in `error_kind`.
-    `logprob` is None where it is not needed. `top` are (id, logprob) pairs, best first. `prompt` comes once, with the
-    first token: for every prompt position (logprob or None, alternatives). `running_s` comes with it too: how long the
-    engine has worked on the sequence, in seconds, since the first step that read of its prompt began. So do
-    `cached_tokens`, how many of the prompt's tokens the engine found in its cache (None: it does not know), and with
-    `prompt`, if they are known, `prompt_ranks`: for every position, how many tokens are at least as likely there as the
-    prompt's; None for the first.
+    Attributes:
+        token_id: -1 in an error.
+        logprob: None where nobody asked for it.
+        top: (id, logprob) of the alternatives, the likeliest first.
+        prompt: with the first token, if asked for: (logprob or None, alternatives) of every position of the prompt.
+        error: the message of an error; `error_kind` is the kind of its ServingError.
+        running_s: with the first token: seconds since the first step that computed a part of the prompt began.
+        cached_tokens: with the first token: how many of the prompt's tokens were in the prefix cache; None: unknown.
+        prompt_ranks: with `prompt`, if known: how many tokens are at least as likely at each position as the prompt's;
+            None for the first position.
     """
 
     request_id: int

@@ -1,8 +1,13 @@
 """The messages between processes.
 
-Runs in every process. There is no polling, and the only acknowledgement is `Taken`, which user streams wait for. A
-process that has nothing to send says about once a second that it runs (`Beat`). Both hops (front end to worker, worker
-to engine) use these messages and nothing else; `framing` makes bytes of them.
+Runs in every process. Nobody polls. The only acknowledgement is `Taken`, which streams of user handlers wait for. A
+process that has nothing to send sends a `Beat` about once a second. The connections between front end and worker and
+between worker and engine carry these messages and nothing else; `framing` makes bytes of them.
+
+Example:
+    A request for two tokens: the front end sends the worker `Call(7, ...)`; the worker parses the body and sends the
+    engine `SequenceRequest([1, 2, 3], SamplingParams(max_new_tokens=2), id=1)`; the engine sends two `StepReport`s with
+    a `TokenEvent` each; the worker sends `Start(7, 200, {...})` and `BodyChunk(7, b'...', last=True)`.
 """
 
 from __future__ import annotations
@@ -22,14 +27,14 @@ from .remote_protocol import AnyRemoteMessage
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Base of the messages between processes; a `SequenceRequest` is one too."""
+    """The base class of messages. `SequenceRequest` is a message too, but belongs to `core`."""
 
 
 # ------------------------------------------------------------------------------------ front end -> worker
 
 
 class Load(Message, frozen=True):
-    """First message to a worker: which model to load. `model` is msgpack of a config.ModelConfig."""
+    """The first message to a worker: the model to load. `model` is a `config.ModelConfig` as msgpack."""
 
     model: bytes
 
@@ -37,11 +42,20 @@ class Load(Message, frozen=True):
 class Call(Message, frozen=True):
     """One HTTP request. The body stays bytes; the worker parses it.
 
-    `dialect` and `operation` come from the route table; names in `headers` are lower-cased; `query` keeps order;
-    `waited_s` is how long the call waited for this worker, in seconds (of a batch's, 0); with `traced`, a `Trace` is
-    to come, with `counted` a `Usage`. `key_name` is that of the API key, "" without one; `is_manager`: whether its
-    bearer may see what others have made. `precedence` says whose it is and how urgent. `context` is what the front end
-    adds to the body, as JSON that the dialect knows: the items of earlier responses.
+    Attributes:
+        id: the front end's number for the call.
+        dialect, operation: from the route table (`dialects`).
+        method, path: the HTTP method, and the path without the query string.
+        query: the parameters of the query string, in its order.
+        headers: values by lower-case names.
+        body: the bytes as the client sent them, decompressed.
+        waited_s: seconds in the front end's queue; 0 for a request of a batch file.
+        traced: whether the front end waits for a `Trace`.
+        counted: whether the front end waits for `UsageReport`s.
+        key_name: the name of the client's API key; "" without one.
+        is_manager: whether the client may see sessions and deferred answers of other keys.
+        precedence: the tenant and the priority.
+        context: what the front end adds to the body, as JSON in a form of the dialect: the items of earlier responses.
     """
 
     id: int
@@ -62,24 +76,28 @@ class Call(Message, frozen=True):
 
 
 class Cancel(Message, frozen=True):
-    """Stop work on call or sequence `id`. `reason` is "disconnect" or "timeout"."""
+    """Stop the work on the call or the sequence with this id. `reason` is "disconnect" or "timeout"."""
 
     id: int
     reason: str = "disconnect"
 
 
 class Taken(Message, frozen=True):
-    """The client has taken `size` more bytes of the answer to call `id`; seldom, see `server.http.response_writer`."""
+    """The client has received `size` more bytes of the answer to call `id`. `server.http.response_writer` sends one for
+    many chunks together.
+    """
 
     id: int
     size: int
 
 
 class AdapterChange(Message, frozen=True):
-    """Change one of the model's adapters; to a worker, and from there to an engine. Answered by a `Done`.
+    """Register, update or unregister a LoRA adapter. The worker gets it first and sends one to the engine. A `Done`
+    answers it.
 
-    `source` is where the adapter is: as the client wrote it, and to an engine a directory. `options` are further
-    parameters of the client's. Both are empty where it goes.
+    Attributes:
+        source: to the worker, the location as the client wrote it; to the engine, a directory; "" to unregister.
+        options: further parameters of the client's request, such as `pin`.
     """
 
     id: int
@@ -90,7 +108,7 @@ class AdapterChange(Message, frozen=True):
 
 
 class LogLevel(Message, frozen=True):
-    """Log from now on what is at least this serious; see `core.logs.set_level`."""
+    """Log records of this level and above from now on (`core.logs.set_level`)."""
 
     level: str
 
@@ -102,22 +120,22 @@ class Stop(Message, frozen=True):
 # ------------------------------------------------------------------------------------ worker -> front end
 
 
-#: What requests have that say nothing of a field: by form ("chat", "completion"), then by OpenAI's name of the field. A
-#: text says what no number can.
+#: The values of fields that a request leaves out: by form ("chat", "completion"), then by OpenAI's name of the field. A
+#: value that is no number is described by a text ("until the context is full").
 Defaults = dict[str, dict[str, bool | int | float | str]]
 
 
 class WorkerInfo(msgspec.Struct, frozen=True, array_like=True):
-    """What a worker's handler says of itself once it has loaded; `Handler` describes each.
+    """Facts about a worker's handler once it has loaded. `Handler` has attributes of the same names.
 
     Attributes:
-        capacity: calls that it takes, at least 1.
-        at_once: how many of these run at once: the others wait in the worker.
-        queries: queries that it takes in addition; 0: queries count as calls.
-        task: what the model does; "": it generates text, or does what the user's handler does.
-        engine: what runs the model; None: the handler has no engine.
-        example: a JSON body that the model answers; "": the handler names none.
-        defaults: what requests have that say nothing of a field; empty: the handler names none.
+        capacity: how many calls the front end may send before one is answered, at least 1.
+        at_once: how many of these calls run at once; the others wait in the worker.
+        queries: how many queries the front end may send beside the calls; 0: queries count as calls.
+        task: the model's task; "": text generation, or whatever a user's handler does.
+        engine: the engine and what it runs the model on; None: the handler has no engine.
+        example: a JSON body that the model answers; "": the handler has none.
+        defaults: the values of fields that a request leaves out; empty: the handler has none.
     """
 
     capacity: int = 1
@@ -132,9 +150,14 @@ class WorkerInfo(msgspec.Struct, frozen=True, array_like=True):
 class Status(Message, frozen=True):
     """The state of a worker (sent to the front end) or of an engine (sent to the worker).
 
-    `state` is "loading" (`detail` says what, `done`/`total` how far, `current` which part of it), "ready" (with `info`,
-    of a worker) or "failed" (`detail` is the text to show; `no_memory`: whether that is the reason; `lacking`: whether
-    the machine lacks something else, see `core.errors.lacks_machine`).
+    Attributes:
+        state: "loading", "ready" or "failed".
+        detail: while loading, the phase; after a failure, the message for the user.
+        done, total: the progress of the phase in its own units; 0, 0: unknown.
+        current: the part of the phase that is being done, such as a file.
+        info: with "ready", facts about a worker's handler.
+        no_memory: whether it failed for lack of memory.
+        lacking: whether it failed because the machine lacks something else (`core.errors.lacks_machine`).
     """
 
     state: str
@@ -156,10 +179,12 @@ class Start(Message, frozen=True):
 
 
 class BodyChunk(Message, frozen=True):
-    """Bytes of the response body; `last` ends it. The front end never looks inside.
+    """Bytes of the response body. The front end passes them on unread.
 
-    The last chunk of a cancelled call is empty, and says that the worker has released the call. `keep_alive` marks a
-    chunk that only keeps a quiet connection open: the answer has not progressed.
+    Attributes:
+        last: whether the body ends with them. A cancelled call ends with an empty chunk, sent once the worker has
+            released the call.
+        keep_alive: whether they only keep the connection open, and do not restart `predict_timeout`.
     """
 
     id: int
@@ -169,19 +194,19 @@ class BodyChunk(Message, frozen=True):
 
 
 class Progress(Message, frozen=True):
-    """The answer to call `id` progresses, though no part of it is written yet: it restarts predict_timeout."""
+    """Restart `predict_timeout` of call `id`: its answer grows, although no part of it is written yet."""
 
     id: int
 
 
 class Break(Message, frozen=True):
-    """The body of the answer to call `id` ends incomplete, in a way that the client notices."""
+    """End the answer to call `id` before its body is complete: close the connection, so that the client notices."""
 
     id: int
 
 
 class Trace(Message, frozen=True):
-    """For the span of call `id`: events, as (name, Unix time in nanoseconds), and attributes by name."""
+    """Events and attributes for the span of call `id`. An event is (name, Unix time in nanoseconds)."""
 
     id: int
     events: list[tuple[str, int]]
@@ -189,9 +214,11 @@ class Trace(Message, frozen=True):
 
 
 class UsageReport(Message, frozen=True):
-    """How many tokens call `id` has had since its last report: when its prompts are known, now and then while they are
-    answered, and before its last chunk; also of one that was cancelled. All tokens of its sequences count, whether its
-    client was sent them or not."""
+    """The tokens of call `id` since its last report.
+
+    The worker sends one when the prompts are tokenized, several during generation, and one before the last chunk, also
+    for a cancelled call. All generated tokens count, including those that the client is not sent.
+    """
 
     id: int
     prompt_tokens: int
@@ -199,7 +226,7 @@ class UsageReport(Message, frozen=True):
 
 
 class Report(Message, frozen=True):
-    """Metrics: gauges to set, counters to add to, histogram observations. Names are those of server/metrics.py."""
+    """Metrics by the names of `server.metrics`: values of gauges, increments of counters, observations."""
 
     gauges: dict[str, float] = {}
     counts: dict[str, float] = {}
@@ -207,22 +234,28 @@ class Report(Message, frozen=True):
 
 
 class EngineMetrics(Message, frozen=True):
-    """The metrics that the engine keeps itself, as they are now. The worker passes them on to the front end."""
+    """The current values of an engine's own metrics. The worker passes them on to the front end."""
 
     families: list[MetricFamily]
 
 
 class Beat(Message, frozen=True):
-    """The loop that does the sender's work runs; any other frame says so too, see `heartbeat`.
+    """A heartbeat: the loop that does the sender's work is running. Every other frame counts as one (`heartbeat`).
 
-    `answers` is false while what the sender depends on does not run: an engine, of a worker.
+    `answers` is false in a worker's heartbeat while its engine sends none.
     """
 
     answers: bool = True
 
 
 class Done(Message, frozen=True):
-    """What was asked for under `id` has been done, or not: then `error` says why, with the kind of a ServingError."""
+    """The result of the `AdapterChange` or `Expand` with this id.
+
+    Attributes:
+        ids: the answer to an `Expand`.
+        error: the message of a ServingError; "": it was done.
+        error_kind: that ServingError's `kind`.
+    """
 
     id: int
     ids: list[int] = []
@@ -234,27 +267,33 @@ class Done(Message, frozen=True):
 
 
 class Open(Message, frozen=True):
-    """First message to an engine: the engine class ("module:Class" or a table name) and its msgpack settings."""
+    """The first message to an engine process.
+
+    Attributes:
+        rolling_batch: the engine: a name of the table, or "module:Class".
+        settings: the engine's `EngineSettings` as msgpack.
+        sends_text: whether a `ProbeText` follows.
+    """
 
     rolling_batch: str
     settings: bytes
-    sends_text: bool = False  # whether a `ProbeText` follows
+    sends_text: bool = False
 
 
 class ProbeText(Message, frozen=True):
-    """A text by the model's own tokenizer, which an engine may try the model on while it is opened."""
+    """The token ids of a text, for an engine that checks its kernels with the model while it opens."""
 
     ids: list[int]
 
 
 class SetVocabulary(Message, frozen=True):
-    """The model's tokens, which come before the first sequence with a grammar."""
+    """The model's vocabulary, which compiling a grammar needs. It is sent before the first sequence with a grammar."""
 
     vocabulary: Vocabulary
 
 
 class Expand(Message, frozen=True):
-    """Which ids the model gets for a prompt with pictures? Answered by a `Done` with them."""
+    """Ask for the token ids that the model gets for a prompt with pictures. A `Done` with the ids answers it."""
 
     id: int
     pictures: Pictures
@@ -264,7 +303,7 @@ class Expand(Message, frozen=True):
 
 
 class Opened(Message, frozen=True):
-    """The engine is ready: the values that only the loaded model gives; `engine.interface.Limits` describes them."""
+    """The engine is ready. The fields are those of `engine.interface.Limits`."""
 
     max_model_len: int
     max_batch_size: int
@@ -280,14 +319,14 @@ class Opened(Message, frozen=True):
 
 
 class StepReport(Message, frozen=True):
-    """One engine step: an event for every sequence that changed, and the gauges after the step."""
+    """One step of an engine: an event for each sequence with a new token or an error, and the gauges after the step."""
 
     events: list[TokenEvent]
     stats: EngineStats
 
 
 class Encoded(Message, frozen=True):
-    """One step of an encoder: what it made of the sequences that it computed, and the gauges after the step."""
+    """One step of an encoder: the encodings that are complete, and the gauges after the step."""
 
     encodings: list[Encoding]
     stats: EngineStats

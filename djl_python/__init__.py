@@ -2,8 +2,8 @@
 
 >>> from djl_python import Input, Output
 
-A handler raises `PayloadError` or `ParameterError` for a faulty request; any other error is its own fault. Importing
-this package loads neither torch nor tornado.
+A handler raises `PayloadError` or `ParameterError` for a faulty request; any other error counts as the handler's fault.
+Importing this package loads neither torch nor tornado.
 """
 
 from __future__ import annotations

@@ -140,12 +140,12 @@ class Handler(abc.ABC):
         """
 
     async def change_adapter(self, change: AdapterChange) -> None:
-        """Register, update or unregister an adapter of the model. Those that have none need not override it.
+        """Register, update or unregister an adapter of the model. Handlers without adapters need not override it.
 
         An adapter that is unregistered still answers the calls that have it.
 
         Raises:
-            ServingError: it can't be done, and all is as it was.
+            ServingError: the change failed, and nothing has changed.
         """
         raise ParameterError(
             "this model's handler has no adapters; option.enable_lora=true serves LoRA adapters of a language model, "

@@ -150,7 +150,7 @@ def _byte_alphabet() -> list[str]:
 
 @dataclass(frozen=True)
 class RunningServer:
-    """A server that is up. `output()` is all it has printed so far."""
+    """A server that is up. `output()` returns everything that it has printed so far."""
 
     url: str
     process: subprocess.Popen[bytes]

@@ -124,7 +124,7 @@ def without_effect(config: ModelConfig, checkpoint: Path | None = None) -> list[
     """Sentences about settings without effect in this handler as configured; they have one in DJL or other handlers.
 
     Args:
-        checkpoint: its directory; None: the one that is here, if it is.
+        checkpoint: the checkpoint's directory; None: find it, if it is on this machine.
     """
     option, batch_size = config.option, config.serving.batch_size
     engine, path = engine_of(option.rolling_batch), checkpoint or _checkpoint_here(config)
@@ -146,7 +146,7 @@ def without_effect(config: ModelConfig, checkpoint: Path | None = None) -> list[
 
 
 def _checkpoint_here(config: ModelConfig) -> Path | None:
-    """The checkpoint's directory; None where it has to be fetched first, or where there is none, as `check` says."""
+    """The checkpoint's directory; None: it has to be fetched first, or does not exist, which `check` reports."""
     with contextlib.suppress(ConfigError):
         return path_here(config.option.model_id, Path(config.path))
     return None

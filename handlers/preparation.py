@@ -57,7 +57,7 @@ class Preparation:
     Args:
         max_model_len: the model's context, in tokens.
         images: prepares images, for a model that takes them.
-        no_images: why there are none, where a request has some.
+        no_images: why the model takes none; the refusal of a request with images says it.
         decoder: of an encoder-decoder model, whose encoder then reads prompts of as many tokens as the context has.
         vocabulary: how many token ids the model takes; None: as many as the tokenizer has.
         parameters: fields of `SamplingParams` that the engine honours (`Engine.parameters`).
@@ -345,7 +345,7 @@ class Preparation:
     def _ignored(self, known: tuple[str, ...], chat: Chat, budget: ThinkingBudget | None) -> tuple[str, ...]:
         """The names without effect on a chat: those already `known`, and those that the template does not read.
 
-        `tool_prompt` is for other requests, or other models; it is no field that nobody knows.
+        `tool_prompt` is a known field that has no effect on this request or model.
         """
         named = set(known)  # at most `IGNORED_NAMES`
         # A field may stand for several variables; a template reads the one that it knows.

@@ -267,8 +267,8 @@ class TextGenerationHandler(Handler):
         """The answer to a request that opens or closes a session; None: it is a request in one. Reads files.
 
         Raises:
-            PayloadError: there are no sessions, or none such.
-            OverloadedError: there are as many as there may be.
+            PayloadError: the model has no sessions, or not this one.
+            OverloadedError: the number of sessions has reached its limit.
             StorageError: the disk has no room for another one.
         """
         option = self._context.config.option

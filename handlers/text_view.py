@@ -50,7 +50,7 @@ class TextView:
             field: the request's name of the ids, for the error.
 
         Raises:
-            ParameterError: the vocabulary does not have one of them.
+            ParameterError: an id is not in the vocabulary.
         """
         size = self._tokenizer.vocab_size
         if (wrong := next((token_id for token_id in ids if not 0 <= token_id < size), None)) is not None:

@@ -50,7 +50,7 @@ Write = Callable[[Parsed, Input, RequestInput | None], Formatter]
 
 @dataclass(frozen=True)
 class Formatters:
-    """The decorated functions of one module, adapted; None for those that it has not.
+    """The decorated functions of one module, adapted; None: the module has no such function.
 
     Attributes:
         names_tokenizer: whether the module has that name. Functions that they call may be the ones that use it:
@@ -94,7 +94,7 @@ class UserFormatters:
             self.put(name, self._of_adapter(name, directory))
 
     async def of_adapter(self, name: str, directory: Path) -> Formatters | None:
-        """The formatters in an adapter's directory; None where it has no model.py. `put` gives them to requests.
+        """The formatters in an adapter's directory; None without a model.py. `put` makes requests use them.
 
         Raises:
             HandlerError: its model.py fails, or its formatters have none of the documented forms.
@@ -200,7 +200,7 @@ class UserFormatters:
         The function returns a payload of the call's API, or a RequestInput, which stands for an LMI payload.
 
         Returns:
-            The parsed request, and the call as the dialect has read it: with that payload, if there is one.
+            The parsed request, and the call as the dialect has read it: with the payload that the user's function returned, if there is a function.
 
         Raises:
             PayloadError, ParameterError: as from the dialect.

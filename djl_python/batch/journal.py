@@ -89,7 +89,7 @@ class Journal:
         """Open the journal at `path`, or begin one.
 
         Raises:
-            JournalError: it is of another input, it is in use, or it is no journal.
+            JournalError: the journal belongs to another input or is in use, or the file is no journal.
             OSError: the file can't be read or written.
         """
         file = path.open("a+b")

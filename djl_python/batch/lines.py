@@ -76,7 +76,7 @@ class Rules:
     Attributes:
         plain: whether plain prompts are permitted.
         urls: permitted URLs of requests; None: any.
-        defaults: fields for bodies that do not have them.
+        defaults: fields that are added to bodies without them.
         max_lines: how many there may be; None: any number.
     """
 
@@ -183,7 +183,7 @@ class InputFile:
 
 
 def scan(path: Path, rules: Rules) -> InputFile:
-    """Read an input from its first line to its last, and check every line. Takes as long as parsing it does.
+    """Read an input from its first line to its last, and check every line. It takes as long as parsing the file.
 
     Raises:
         OSError: the file can't be read.

@@ -176,7 +176,7 @@ async def drive(load: Load) -> list[RequestRecord]:
             connection.close()
 
     async def arrival(at_s: float, request: bytes, output_tokens: int) -> None:
-        """One request that does not wait for others: from when it is due, whatever the client is busy with."""
+        """A request of an open loop. Its times count from when it is due, even if the client is late to send it."""
         await asyncio.sleep(at_s - time.perf_counter())
         connection = await send(request, RequestRecord(sent_s=at_s, output_tokens=output_tokens), None)
         if connection is not None:

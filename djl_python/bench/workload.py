@@ -67,7 +67,7 @@ def chosen(
     """`count` requests of a file, in an order that the seed decides; each is taken again only after all others were.
 
     Args:
-        output_tokens: of items that do not say it.
+        output_tokens: the length of answers for items without one.
         words_of_token: how many of `WORDS` make a token, for items with a length alone.
     """
     draw = random.Random(seed)

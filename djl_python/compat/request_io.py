@@ -72,7 +72,7 @@ class Sequence:
         return self._read < len(self.tokens)
 
     def get_next_token(self) -> tuple[Token | None, bool, bool]:
-        """Advance and return (token, is it the first, is it the last); (None, False, False) where there is none yet."""
+        """Advance and return (token, is it the first, is it the last); (None, False, False) before the first token."""
         if not self.has_next_token():
             return None, False, False
         at = self._read

@@ -49,7 +49,7 @@ def load_model_service(model_dir: str | Path, entry_point: str, device_id: str |
     `device_id` is DJL's: the handler finds its device in its properties.
 
     Raises:
-        ValueError: there is no such file, or it is not a Python file.
+        ValueError: the file does not exist, or is not a Python file.
         Exception: the import raised it.
     """
     folder, name = Path(model_dir), entry_point

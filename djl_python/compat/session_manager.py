@@ -131,7 +131,7 @@ class Session:
         """An array in a file of its own, which keeps what is written to it; with `create`, a new one of zeros.
 
         Raises:
-            FileNotFoundError: there is none, and `create` is false.
+            FileNotFoundError: the session has no such array, and `create` is false.
             OverloadedError: the sessions have as many bytes as they may.
         """
         import numpy as np
@@ -199,7 +199,7 @@ class SessionManager:
         """A new session.
 
         Raises:
-            OverloadedError: there are as many as there may be, or as many bytes.
+            OverloadedError: sessions have reached their limit in number or in bytes.
             StorageError: the disk has no room.
         """
         root = Path(self.sessions_path)

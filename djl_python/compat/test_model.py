@@ -104,7 +104,7 @@ def create_text_request(text: str, key: str | None = None) -> Input:
 
 
 def create_json_request(data: Any, key: str | None = None) -> Input:
-    """A request of JSON: what becomes it, such as a dict."""
+    """A request whose body is a value, such as a dict, as JSON."""
     return _request(encode_json(data), JSON, key)
 
 

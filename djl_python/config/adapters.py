@@ -65,7 +65,7 @@ def _resolved(path: str, directories: Sequence[Path]) -> Path:
 
 
 def adapter_rank(directory: str) -> int:
-    """The rank of an adapter's matrices; 0 where its configuration does not have it.
+    """The rank of an adapter's matrices; 0 if its configuration names none.
 
     Raises:
         ModelLoadError: the configuration can't be read.

@@ -87,7 +87,7 @@ def known_settings() -> Mapping[str, Known]:
 
 
 def plainest(key: str) -> str:
-    """The name of a setting that is the easiest to type as an option: one without capitals, if it has one."""
+    """The name of a setting that is the easiest to type as an option: a name in lower case, if the setting has one."""
     names = [name for name, known in known_settings().items() if known.key == key]
     return next((name for name in names if name.islower()), names[0])
 
@@ -154,7 +154,7 @@ def read_setting(text: str) -> Given:
     """What `--set` says: KEY=VALUE, or MODEL:KEY=VALUE. `option.` may be left out where the key is declared.
 
     Raises:
-        ConfigError: it has no value, or there is no such setting: the message suggests the nearest.
+        ConfigError: no value, or an unknown setting; the message suggests a similar name.
     """
     left, equals, value = text.partition("=")
     target, _, key = left.strip().rpartition(":")

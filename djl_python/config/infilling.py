@@ -36,7 +36,7 @@ class _Tokenizer(msgspec.Struct, frozen=True):
 
 
 def infill_tokens(path: Path) -> tuple[str, str, str] | None:
-    """The three tokens of a checkpoint; None: it has none of those that are known."""
+    """The three tokens of a checkpoint; None: its vocabulary has no known set."""
     added = set(_added_tokens(path))
     return next((tokens for tokens in _KNOWN if added.issuperset(tokens)), None)
 

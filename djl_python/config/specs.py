@@ -225,7 +225,7 @@ def _checked(spec: ModelSpec, text: str) -> ModelSpec:
 def _split_endpoint(text: str) -> tuple[str, str]:
     """(name:version:engine:devices, url). A path that exists, or a URL with = in it, is not split.
 
-    `org/model=DIR` names the model in DIR; such a path that does not exist is no path.
+    `org/model=DIR` names the model in DIR, unless a file or directory `org/model=DIR` exists.
     """
     endpoint, equals, url = text.partition("=")
     if not equals or Path(text).exists():

@@ -76,6 +76,6 @@ def _sendable(value: AttributeValue) -> AttributeValue:
 
 
 def trace_id(traceparent: str) -> str:
-    """The trace's id in a `traceparent` header (W3C Trace Context); "" where there is none, or it is not valid."""
+    """The trace's id in a `traceparent` header (W3C Trace Context); "" without a valid header."""
     match = _TRACEPARENT.fullmatch(traceparent.strip())
     return "" if match is None or not match["trace"].strip("0") else match["trace"]

@@ -22,7 +22,7 @@ def available_cpus(container: Path = _CONTAINER) -> int:
 
 
 def _quota(container: Path) -> tuple[int, int]:
-    """Microseconds of processors' time in each period of so many; none or -1 where there is no limit."""
+    """Microseconds of processors' time in each period of so many; no quota, or -1, without a limit."""
     limit = container / "cpu.max"  # a cgroup v2
     if limit.exists():
         quota, period = limit.read_text().split()

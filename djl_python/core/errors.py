@@ -277,7 +277,7 @@ class ConfigError(ServingError):
 
 
 class SourceError(ConfigError):
-    """There is no model at this source."""
+    """The source has no model."""
 
     status = 404
     kind = "source"

@@ -46,8 +46,8 @@ class TextInput(msgspec.Struct, frozen=True, kw_only=True):
         pair: a second text that is encoded in the same sequence: the document beside a query, the context beside a
             question.
         ids: token ids, special tokens included, in place of a text.
-        prompt_name: which of the checkpoint's prompts (config_sentence_transformers.json) comes before the text; None:
-            its default one, if it has one.
+        prompt_name: the name of the checkpoint's prompt (config_sentence_transformers.json) that comes before the text;
+            None: the checkpoint's default prompt, if any.
         truncate: which end is dropped where there are more tokens than `max_tokens` or than the model takes.
         max_tokens: how many tokens are kept, special ones included; None: as many as the model takes.
         add_special_tokens: whether the tokenizer adds its own, such as [CLS] and [SEP].

@@ -268,7 +268,7 @@ class ImagePrompt(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TopToken(msgspec.Struct, frozen=True):
-    """An alternative at one position. `partial` has its bytes where they are not whole characters, else None."""
+    """An alternative at one position. `partial` has its bytes if these are not whole characters, else None."""
 
     id: int
     text: str

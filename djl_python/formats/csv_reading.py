@@ -20,7 +20,7 @@ def allow_long_cells() -> None:
     """Lift the csv module's limit of 131,072 characters a cell: how long a body may be is limited elsewhere.
 
     The limit is the process's, the user's code included. A process that is ours does this once, when it begins;
-    reading does not, so that who sets another limit keeps it.
+    reading does not change it, so that a limit set by user code stays.
     """
     csv.field_size_limit(_NO_LIMIT)
 

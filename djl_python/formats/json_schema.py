@@ -112,7 +112,7 @@ def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
       distinct for being closed, they stay open.
     - What has no finite instance is left out: a model that began one could never end it.
     - `minProperties` and `maxProperties` about listed properties become alternatives, which generation can count.
-    - A reference has one spelling of those that mean the same: who reads it counts what it has not met yet.
+    - References that mean the same are spelled the same, so that a reader can count distinct ones.
     - A `$schema` that names no draft is dropped, and so are a `format` that JSON Schema does not define, and keywords
       that say nothing (`_ALWAYS_MET`).
     """
@@ -214,7 +214,7 @@ class _Closing(msgspec.Struct):
             schema["additionalProperties"] = False
 
     def _counted(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """An object without bounds on the number of its listed properties: which of them it has is spelled out."""
+        """The schema with alternatives, sets of properties, in place of `minProperties` and `maxProperties`."""
         return self._with_few(self._with_enough(schema))
 
     def _with_enough(self, schema: dict[str, Any]) -> dict[str, Any]:

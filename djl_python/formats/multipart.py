@@ -23,7 +23,7 @@ _END: Final = b"--"
 
 @dataclass(frozen=True)
 class Begun:
-    """A part begins. `filename` is "" where it is no file."""
+    """A part begins. `filename` is "" in a part without a file name."""
 
     name: str
     filename: str = ""

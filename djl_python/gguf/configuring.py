@@ -163,7 +163,7 @@ def _rope(model: GgufModel, metadata: Metadata, head_dim: int) -> dict[str, Any]
 
 
 def _llama3(model: GgufModel, head_dim: int, theta: float) -> dict[str, Any]:
-    """Llama 3's scaling, whose factor is the greatest of the file's. It has to give all of them.
+    """Llama 3's scaling. Its factor is the greatest of the file's factors, and has to reproduce all of them.
 
     Raises:
         GgufError: the factors are another scaling's.

@@ -50,7 +50,7 @@ class Metadata:
         return number
 
     def count(self, key: str, default: int | None = None, least: int = 1) -> int:
-        """A whole number of at least `least`. Where each layer has its own, all have to be the same.
+        """A whole number of at least `least`. A list with a number for each layer has to have equal numbers.
 
         Raises:
             GgufError: it is missing and has no default, or it is something else.

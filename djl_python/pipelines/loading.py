@@ -29,7 +29,7 @@ def checkpoint_of(configs: HuggingFaceProperties) -> str:
     """The local directory of a checkpoint, which is fetched if it is not here yet.
 
     Raises:
-        ConfigError: there is no such checkpoint, or it can't be fetched.
+        ConfigError: the checkpoint does not exist, or can't be fetched.
     """
     model_dir = Path(configs.model_dir or ".")
     named = configs.model_id_or_path

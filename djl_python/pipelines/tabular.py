@@ -82,7 +82,7 @@ class TabularHandler(abc.ABC):
         """Load the model, by the user's own function if there is one.
 
         Raises:
-            ModelLoadError: there is no model file, its format is unknown, or it is not trusted.
+            ModelLoadError: the directory has no model file, or one of an unknown format, or one that is not trusted.
         """
         model_dir = properties.get("model_dir") or "."
         self._default_accept = properties.get("default_accept") or JSON

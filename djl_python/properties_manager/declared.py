@@ -18,7 +18,7 @@ class Declared:
     """Keyword arguments as typed attributes, as DJL's own classes have them; subclass it to add fields.
 
     An annotated class attribute is a field, its value the default. Text is converted to the field's type, as in
-    serving.properties ("true", "8"); arguments that no field has are ignored.
+    serving.properties ("true", "8"); arguments without a field are ignored.
 
     Raises:
         ValueError: an argument does not have its field's type, or one without default is missing.

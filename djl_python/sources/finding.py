@@ -59,7 +59,7 @@ def local_path(model_id: str, revision: str, model_dir: Path, cache_dir: Path | 
     `model_id` is a path (absolute, or relative to `model_dir`), a URL, or a hub id; "" is `model_dir` itself.
 
     Raises:
-        ConfigError: there is no such checkpoint, or it can't be downloaded.
+        ConfigError: the checkpoint does not exist, or can't be downloaded.
     """
     path = path_here(model_id, model_dir, cache_dir=cache_dir)
     if path is not None:
@@ -160,7 +160,7 @@ def pull(
         progress: is told how far it is.
 
     Raises:
-        ConfigError: it is neither, there is no such model, or it can't be downloaded.
+        ConfigError: the name has another form, or the model does not exist or can't be downloaded.
     """
     if not scheme_of(model):
         if not is_hub_id(model.partition(":")[0]):

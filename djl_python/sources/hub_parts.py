@@ -29,7 +29,7 @@ class HubFile:
 
 
 def large_files(repo: str, revision: str, patterns: Sequence[str], without: Sequence[str]) -> list[HubFile]:
-    """The large files whose names fit the patterns; none where the hub can't be asked, as its cache may have them all.
+    """The large files whose names fit the patterns; none if the hub can't be reached: the cache may have all.
 
     Raises:
         RepositoryNotFoundError and others: the hub client's, where the hub says that there is nothing to download.

@@ -160,7 +160,7 @@ COMMANDS: Final = {
 
 
 def obey(session: ChatSession, line: str) -> None:
-    """Do what a line says that begins with a slash; what is wrong with it is said.
+    """Run a command line that begins with a slash, or print what is wrong with it.
 
     Raises:
         Leave: that is what it says.

@@ -1,7 +1,7 @@
 """The subcommand `djl-serving run`: one prompt, one answer. Runs in the command's own process.
 
 Only the answer goes to stdout, as it comes; stderr says if another model gave it, and what had no effect on it. Exit
-codes: 0 the answer is whole; 1 there is none, or it broke off; 2 the command line is wrong; 130 interrupted.
+codes: 0 the answer is whole; 1 no answer, or one that broke off; 2 the command line is wrong; 130 interrupted.
 """
 
 from __future__ import annotations

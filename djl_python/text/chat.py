@@ -46,7 +46,7 @@ class _CallForm(NamedTuple):
 
     Attributes:
         text_arguments: arguments are JSON as text, not objects.
-        null_content: content that is empty is null, not "".
+        null_content: whether empty content is null instead of "".
     """
 
     text_arguments: bool = False

@@ -27,8 +27,8 @@ def lacks_pillow() -> str:
 
 
 def image_fault(path: Path) -> str:
-    """Why the images of the checkpoint in `path` can't be prepared here, as far as its files tell; "" where they can,
-    or where it takes none."""
+    """Why the images of the checkpoint in `path` can't be prepared here, as far as its files tell; "": they can,
+    or the model takes no images."""
     config = path / "config.json"
     takes = config.is_file() and isinstance(read_json_object(config).get("vision_config"), dict)
     if not takes or not any((path / name).is_file() for name in PROCESSOR_FILES):

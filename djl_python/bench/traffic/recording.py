@@ -128,10 +128,10 @@ class Privacy:
 
 
 class Recorder:
-    """Writes a recording, a whole line at a time. A file that is there is not replaced.
+    """Writes a recording, a whole line at a time. It replaces no file.
 
     Raises:
-        OSError: it can't be written, or is there.
+        OSError: the file exists, or can't be written.
     """
 
     def __init__(self, path: Path, head: RecordingHead) -> None:

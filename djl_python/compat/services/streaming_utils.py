@@ -66,7 +66,7 @@ class StreamingUtils:
         `inputs` are prompts; parameters are LMI's, or those of transformers' `generate`.
 
         Raises:
-            ValueError: this is no backend that DJL has one for.
+            ValueError: DJL streams with no such backend.
         """
         if execution_engine not in StreamingUtils.BUILTIN_ENGINES:
             expected = ", ".join(sorted(StreamingUtils.BUILTIN_ENGINES))

@@ -1,4 +1,4 @@
-"""Where models are that nobody has registered: `model_url_pattern`. Runs in the front end."""
+"""The URLs of models that are not registered: `model_url_pattern`. Runs in the front end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LAZY_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 
 
 class ModelUrls(msgspec.Struct, frozen=True):
-    """Where models are that nobody has registered: the value of model_url_pattern.
+    """The URLs of models that are not registered: the value of model_url_pattern.
 
     With {model} in it, it is the URL of the model that a request names. Else it is a regular expression, as in DJL,
     which the whole URL must match that a request brings.

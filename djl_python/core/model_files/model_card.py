@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ModelCard:
-    """The facts; "", 0 and empty where they are not known.
+    """Facts about a model; "", 0 and empty stand for unknown ones.
 
     Attributes:
         format: of the weights: "gguf", "safetensors" or "pytorch".

@@ -60,7 +60,7 @@ def whole_targets(model: Any) -> Mapping[str, Target]:
 
 
 def _decoder(model: Any) -> nn.Module | None:
-    """A model's decoder, where it says which one that is."""
+    """The decoder of a model that names one (`get_decoder`)."""
     decoder = model.get_decoder() if hasattr(model, "get_decoder") else None
     return decoder if isinstance(decoder, nn.Module) else None
 

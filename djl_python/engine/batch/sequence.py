@@ -67,12 +67,12 @@ class Sequence:
         sealed: how many leading blocks are registered for sharing by content.
         prompt_entries: per prompt position, its log-probability and alternatives, when asked for.
         prompt_ranks: for each entry, how many tokens are at least as likely there.
-        matcher: its position in its grammar, if it has one.
-        images: those of its prompt, if it has any.
+        matcher: its position in its grammar; None: it has no grammar.
+        images: the images of its prompt.
         stops: numbers of tokens after which its recurrent state is worth saving (`state_slots`).
         began_s: when the first step that worked on it began, by time.perf_counter.
         long_rope: whether it uses the rotary embedding of long contexts (LongRoPE).
-        adapter_number: of its LoRA adapter; no other one, not even of the same name, has it. 0: it has none.
+        adapter_number: the number of its LoRA adapter, 0 without one. A later one of the same name has another.
         adapter_slot: where its runner holds the adapter, while it runs; 0: it has none.
         encoder_length: how many tokens the encoder reads; 0: there is none.
         decoder_start: where the decoder's tokens begin, a multiple of the cache's block size.

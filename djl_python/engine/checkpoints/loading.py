@@ -352,7 +352,7 @@ def _first_token(model: Any, *names: str) -> int | None:
 
 
 def _check_encoder_decoder(settings: BuiltInSettings) -> None:
-    """Refuse what such models do not have here: several devices, and weights that are rounded at load.
+    """Refuse settings that encoder-decoder models do not support: several devices, and weights rounded at load.
 
     Raises:
         ModelLoadError: says which setting it is.

@@ -21,7 +21,7 @@ def attends_in_chunks(config: Any) -> bool:
 
 
 def original_length(module: nn.Module) -> int:
-    """Tokens beyond which LongRoPE has other frequencies; 0 if it has none, or if this is not LongRoPE."""
+    """The number of tokens beyond which LongRoPE changes its frequencies; 0: they never change."""
     if getattr(module, "rope_type", None) != _LONG:
         return 0
     rope: dict[str, Any] = module.config.rope_parameters  # type: ignore[union-attr, assignment]

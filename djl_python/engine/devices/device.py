@@ -18,7 +18,7 @@ def pick_device(name: str) -> torch.device:
 
     Raises:
         ModelLoadError: there are no such devices.
-        MachineLoadError: this machine has none, or it does not answer.
+        MachineLoadError: this machine has no such device, or the device does not answer.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")

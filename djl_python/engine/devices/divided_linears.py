@@ -40,7 +40,7 @@ def take_additions_(model: Any) -> None:
 
 
 def part_forward(module: nn.Module) -> PartForward | None:
-    """Where additions to a linear's results go; None: its model is not divided, or it is no linear."""
+    """Where additions to a linear's results go; None: the module is no linear, or its model is not divided."""
     forward: PartForward | None = module.__dict__.get("part")
     return forward
 

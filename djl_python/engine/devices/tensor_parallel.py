@@ -144,7 +144,7 @@ def placement(settings: BuiltInSettings, device: torch.device) -> dict[str, Any]
 
 
 def join_alone(device: torch.device) -> None:
-    """Be the only rank, for libraries that want ranks; nothing where this process is one already."""
+    """Make this process the only rank, for libraries that need ranks. A process that is a rank stays one."""
     if dist.is_initialized():
         return
     set_rank_environment(device.index or 0)

@@ -121,7 +121,7 @@ def _layer(path: Path, dense: Dense) -> nn.Module:
     """A dense layer with its weights, in fp32.
 
     Raises:
-        ModelLoadError: its weights are not there as safetensors, or torch has no such activation.
+        ModelLoadError: the layer has no safetensors file, or torch does not have its activation.
     """
     file = path / dense.folder / _WEIGHTS
     activation = getattr(nn, dense.activation, None)

@@ -80,7 +80,7 @@ class SentenceTransformer(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, path: Path) -> SentenceTransformer:
-        """Read the files of the checkpoint in `path`; those that are missing count as empty.
+        """Read the files of the checkpoint in `path`; missing files count as empty.
 
         Raises:
             ModelLoadError: a file is broken, or a module is none of those that are computed here.

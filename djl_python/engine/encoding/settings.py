@@ -26,7 +26,7 @@ class EncoderSettings(EngineSettings, frozen=True, kw_only=True):
         modules: what is behind the model's hidden states, of an embedding.
         threads: CPU threads; None: all cores.
         kernels: what computes on a CPU.
-        quantize: what weights are rounded to; None: they are as the checkpoint has them.
+        quantize: the number format that weights are rounded to; None: the checkpoint's own.
         max_batch_tokens: tokens that are computed at once, padding included; None: as suits the device.
         batch_size: sequences that are computed at once, at most; 1: as many as `max_batch_tokens` allows.
         max_batch_delay_s: how long fewer than `batch_size` sequences wait for others, in seconds.

@@ -142,7 +142,7 @@ def _loaded(path: Path, which: str) -> ctypes.CDLL | None:
 
 
 def _home() -> Path | None:
-    """Where kernels are kept; None where the user has no home."""
+    """The directory that kernels are kept in; None: the user has no home directory."""
     try:
         return Path.home() / ".cache" / "djl-serving"
     except RuntimeError:

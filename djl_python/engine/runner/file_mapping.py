@@ -25,7 +25,7 @@ _OLLAMAS: Final = "/blobs/sha256-"
 
 
 def release_pages(tensors: Iterable[Tensor]) -> None:
-    """Give mapped tensors' pages back to the operating system; tensors that are not mapped stay as they are."""
+    """Give the pages of mapped tensors back to the operating system. Other tensors keep theirs."""
     _release_pages(tensors, _checkpoints())
 
 

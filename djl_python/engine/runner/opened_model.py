@@ -28,7 +28,7 @@ class SequenceMemory:
         max_model_len: most tokens of a sequence.
         kv_blocks: blocks of the KV cache. A cache without blocks: the number of blocks that would hold as many tokens.
         share_prefixes: whether sequences with a common prefix share its blocks.
-        states: slots for the states of recurrent layers; None: there are none, or prefixes are not shared.
+        states: slots for the states of recurrent layers; None: the model has none, or prefixes are not shared.
         resident_blocks: `BlockManager`'s.
     """
 

@@ -2,7 +2,7 @@
 
 If part of a model was replaced wrongly, the logits have little to do with the model's own. Rounding changes logits too:
 little in a trained model, much in one with random weights, which may amplify every error. So logits far from the
-model's own are compared with its fp32 logits: they pass if they are about as near to those as its own are.
+model's own are compared with its fp32 logits: they pass if they are about as near to these as the model's own logits.
 `native.opening.proof` has compared a native program before; here its packing and rounding are checked.
 """
 

@@ -78,7 +78,7 @@ class Draws:
 
 
 def draw(scan: Scan, draws: Draws, keys: Keys) -> Tensor:
-    """Draw token ids (D,) from the rows `draws.rows` of the scan's scores; NO_TOKEN where these are no numbers.
+    """Draw token ids (D,) from the rows `draws.rows` of the scan's scores; NO_TOKEN where scores are no numbers.
 
     Args:
         keys: (D,), of each draw's noise.

@@ -101,7 +101,7 @@ class GrammarCompiler:
         return job.future
 
     def leave(self, grammar: Grammar) -> None:
-        """A sequence no longer waits for its grammar. When none does, it is not compiled any further."""
+        """Note that a sequence no longer waits for its grammar. When no sequence waits, compiling stops."""
         job = self._jobs.get(grammar)
         if job is None:
             return

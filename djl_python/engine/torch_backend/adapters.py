@@ -84,7 +84,7 @@ class Stack:
     embedding: bool
 
     def columns_of(self, slot: int) -> slice:
-        """Where a slot's columns are, which are beside one another."""
+        """The range of a slot's columns."""
         first = self.owners.index(slot)
         return slice(first, first + self.owners.count(slot))
 

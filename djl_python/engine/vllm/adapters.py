@@ -24,7 +24,7 @@ _AROUND: Final = re.compile(r"^.*Worker failed with error '(.*)', please check t
 
 
 def room(lora_config: Any, is_cpu: bool) -> int | None:
-    """How many adapters a model may have; None: as many as one likes, as vLLM reads those again that it has dropped."""
+    """How many adapters a model may have; None: any number, because vLLM reloads adapters that it has dropped."""
     return None if lora_config is None or not is_cpu else lora_config.max_loras - SPARE_PLACES
 
 
@@ -65,7 +65,7 @@ class EngineAdapters:
 
         Raises:
             ParameterError: vLLM does not take it.
-            MemoryLoadError: there is no room for one more.
+            MemoryLoadError: the engine has no room for another adapter.
         """
         before = self._by_name.get(name)
         if before is None and self._most is not None and len(self._by_name) >= self._most:

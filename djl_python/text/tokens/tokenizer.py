@@ -109,7 +109,7 @@ class Tokenizer:
         """The tokenizer of the checkpoint in directory `path`. Reads files: do not call it in the event loop.
 
         Raises:
-            ModelLoadError: there is none, or one of its files is broken; says which, and how.
+            ModelLoadError: the directory has no tokenizer, or a broken file; the message names it and the fault.
         """
         files = TokenizerFiles.read(path)
         if (loaded := files.backend()) is None:
@@ -170,7 +170,7 @@ class Tokenizer:
         return self._backend.decode(ids, skip_special_tokens, spaces_between_special_tokens)
 
     def id_to_token(self, token_id: int) -> str | None:
-        """The vocabulary entry, e.g. "Ġhello"; None for an id that has none."""
+        """The vocabulary entry of an id, e.g. "Ġhello"; None: the vocabulary has no such id."""
         return self._backend.id_to_token(token_id)
 
     def token_to_id(self, token: str) -> int | None:

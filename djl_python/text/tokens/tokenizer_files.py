@@ -56,7 +56,7 @@ class TokenizerFiles(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, path: Path) -> TokenizerFiles:
-        """Read the files in the directory `path`; those that are not there count as empty.
+        """Read the files in the directory `path`; missing files count as empty.
 
         Raises:
             ModelLoadError: one of them is broken.
@@ -171,7 +171,7 @@ def chosen_template(value: str, model_dir: Path) -> dict[str, str]:
     """The templates of `option.chat_template`: a file, relative to the model's directory, or a template itself.
 
     Raises:
-        ModelLoadError: there is no such file, or it can't be read.
+        ModelLoadError: the file does not exist, or can't be read.
     """
     if any(mark in value for mark in "{}\n"):
         return {"default": value}

@@ -138,7 +138,7 @@ def tool_parser_path(name: str) -> str:
 
 
 def syntax_of(template: str) -> str | None:
-    """The syntax that a chat template asks its model for, by name; None: none, or one that is not known here."""
+    """The name of the tool call syntax that a chat template asks for; None: no known syntax."""
     return next((name for sign, name in _SIGNS if sign in template), None)
 
 

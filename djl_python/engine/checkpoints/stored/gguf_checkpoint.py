@@ -2,8 +2,8 @@
 
 Weights of linears and tables whose type kernels multiply with stay in the mapped file, as codes. The others are in a
 state dict. Transformers asks each entry for `[...]` as it gets to it, as it asks safetensors' slices: blocks of codes
-become numbers of the model's dtype then. Kernels make them, where there are any; else numpy does, in some twenty times
-the time.
+become numbers of the model's dtype then. Kernels do it, where there are kernels; else numpy, which takes twenty times
+as long.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class GgufCheckpoint:
         linears: names of the linears, and of the table of tokens, whose weights stay in the file.
 
     Raises:
-        GgufError: the file is not there any more, or not what it was.
+        GgufError: the file is gone, or has changed.
     """
 
     method = "gguf"

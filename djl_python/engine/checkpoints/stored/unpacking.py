@@ -5,7 +5,7 @@ does not fit. Each group of inputs has a scale and a zero point for each output:
 
 - "gptq": `qweight` (k * bits / 32, n), `qzeros` (groups, n * bits / 32), each less 1, `scales` (groups, n), and `g_idx`
   (k,), the group of each input, which need not be in order. Ones are subtracted from whole words: a zero point of 0
-  borrows from the next; where zero points cross words, it wraps. "gptq_v2" has zeros as they are.
+  borrows from the next; where zero points cross words, it wraps. "gptq_v2" stores zero points without the 1.
 - "gemm", AWQ's format: `qweight` (k, n / 8), `qzeros` (groups, n / 8), `scales` (groups, n), 4 bits; a word holds
   outputs 0, 2, 4, 6, 1, 3, 5 and 7 of eight.
 - "pack-quantized", of compressed-tensors: `weight_packed` (n, k * bits / 32), `weight_scale` (n, groups), optionally

@@ -32,7 +32,7 @@ class NativeParts:
         dtype: bf16 or fp32, of the model.
 
     Raises:
-        KernelsUnavailableError: there are no kernels on this machine.
+        KernelsUnavailableError: this machine can't load or compile kernels.
     """
 
     name = "native products"
@@ -44,7 +44,7 @@ class NativeParts:
 
     @classmethod
     def of(cls, settings: BuiltInSettings, loaded: LoadedModel) -> NativeParts | None:
-        """The kernels for a model; None where there are none for it."""
+        """The kernels for a model; None: kernels can't run, or not in its device or dtype."""
         if settings.kernels == "torch" or loaded.device.type != "cpu" or loaded.dtype not in FORMATS:
             return None
         try:

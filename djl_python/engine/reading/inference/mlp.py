@@ -87,7 +87,7 @@ _Curve = tuple[float, float, float]
 
 
 def _curves(events: Sequence[ModuleCall], given: Tensor, made: Tensor) -> tuple[_Curve, _Curve] | None:
-    """(the copy's, the model's own) curve of the module that made `made` from `given`; None if it has no such curve."""
+    """The activations, the copy's and the model's own, that map `given` to `made`; None: no activation does."""
     call = next((each for each in events if _equal(each.x, given) and _equal(each.result, made)), None)
     if call is None:
         return None

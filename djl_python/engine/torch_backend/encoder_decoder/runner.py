@@ -72,7 +72,7 @@ class EncoderDecoderRunner:
     def encode(self, chunks: list[SequenceChunk]) -> Tensor:
         """What the encoder makes of the chunks' positions that are its own, (1, positions, width).
 
-        Without any there is one position all the same: the layers have something to compute, which nobody reads.
+        Without tokens one position is computed, because layers need input; nobody reads its result.
         """
         if not chunks:
             return torch.zeros(1, 1, self._width, dtype=self.model.dtype, device=self._device)

@@ -32,7 +32,7 @@ class CacheLayout:
     begins: list[int] = field(default_factory=list)
 
     def take(self, attention: AttentionMixer, dtype: torch.dtype) -> int:
-        """Address of an attention's keys and values in the first block; may be that of another that it reads."""
+        """The address of a layer's keys and values in the first block: another layer's, if this one reads its cache."""
         if attention.reads is None:
             self.begins.append(self.next)
             self.next += attention.shape.block_bytes(self.block_size, dtype)

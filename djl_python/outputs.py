@@ -49,7 +49,7 @@ class Output:
 
     Attributes:
         code: HTTP status.
-        message: text for `code`; it is sent only where an error has no content.
+        message: the text that goes with `code`; it is the body of an error without content.
         properties: response headers.
         content: (key, bytes) pairs.
         content_type: content-type of the content where no property sets it; None while there is no content.

@@ -73,7 +73,7 @@ class Adapters:
         """Make a change. An adapter that goes is refused at once, and gone when its requests have been answered.
 
         Raises:
-            ParameterError: the engine has no adapters, or does not take this one; or its code must not run here.
+            ParameterError: the engine takes no adapters, or not this one, or the adapter's code must not run here.
             HandlerError: its model.py fails.
             ModelNotFoundError: nothing is at its source.
             MemoryLoadError: there is no room for it.
@@ -112,7 +112,7 @@ class Adapters:
                 self._replacing.pop(change.name).set()
 
     def _directory(self, source: str) -> Path:
-        """The directory of an adapter; a remote one is fetched as models are."""
+        """The directory of an adapter. A remote adapter is fetched first, as models are."""
         try:
             here = (folder / source for folder in self._folders if not scheme_of(source))
             cache_dir = Path(self._config.cache_dir) if self._config.cache_dir else None

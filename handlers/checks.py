@@ -109,7 +109,7 @@ def check_files(config: ModelConfig, engine: Engine[Any], key: str, path: Path) 
 
 
 def _may_bring_packages(config: ModelConfig) -> bool:
-    """Whether the worker may have packages that this process does not have."""
+    """Whether the worker may have packages that this process lacks: its own interpreter's, or those in requirements.txt."""
     option, directory = config.option, Path(config.path) if config.path else None
     return bool(option.python_executable) or "PYTHON" in option.env or may_bring_more(directory)
 
@@ -121,7 +121,7 @@ def _templates(config: ModelConfig, path: Path) -> dict[str, str]:
 
 
 def without_effect(config: ModelConfig, checkpoint: Path | None = None) -> list[str]:
-    """Sentences about settings without effect in this handler as configured; they have one in DJL or other handlers.
+    """Sentences about settings that have an effect in DJL or in other handlers, and none in this one as configured.
 
     Args:
         checkpoint: the checkpoint's directory; None: find it, if it is on this machine.

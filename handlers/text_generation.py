@@ -269,7 +269,7 @@ class TextGenerationHandler(Handler):
         Raises:
             PayloadError: the model has no sessions, or not this one.
             OverloadedError: the number of sessions has reached its limit.
-            StorageError: the disk has no room for another one.
+            StorageError: the disk has no room for another session.
         """
         option = self._context.config.option
         if not option.enable_stateful_sessions:

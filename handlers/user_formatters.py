@@ -194,13 +194,15 @@ class UserFormatters:
         )
 
     async def parse(self, api: Dialect, inputs: Input) -> tuple[Parsed, Input]:
-        """Parse a request with its dialect, after the user's input formatter: the adapter's that it names, if it has
-        one. The request keeps that adapter, unless the formatter names another.
+        """Run the user's input formatter, then parse the request with its dialect.
+
+        The formatter of the adapter that the request names goes before the model's. The request keeps that adapter,
+        unless the formatter names another.
 
         The function returns a payload of the call's API, or a RequestInput, which stands for an LMI payload.
 
         Returns:
-            The parsed request, and the call as the dialect has read it: with the payload that the user's function returned, if there is a function.
+            The parsed request, and the call that the dialect parsed: with the payload of the user's function, if any.
 
         Raises:
             PayloadError, ParameterError: as from the dialect.

@@ -20,7 +20,7 @@ _LONG_CHARS: Final = 2_000
 def hidden_stops(request: GenerateRequest, tokenizer: Tokenizer) -> tuple[int, ...]:
     """The ids of stop sequences that are special tokens: where these are left out of the text, no search finds them.
 
-    Those that end the generation anyway are not among them; they go on to end it as the end of sequence.
+    Tokens that end the generation anyway are left out: they still end it, as the end of the sequence.
     """
     if not request.text.skip_special_tokens:
         return ()

@@ -2,7 +2,8 @@
 
 An error of the request is its result, in the error file. An error of the server is not: while it can't take requests
     (`NotTakenError`: a full queue, a model that loads, a server that restarts) they wait. A request at which the server
-    failed is tried once more, alone, when all others have their results: one that ends a worker does not affect others.
+    failed is tried once more, alone, when all others have their results, so that a request which kills workers affects
+no other.
 
 A run may be cancelled, or killed, at any time; another goes on from the journal.
 """
@@ -142,7 +143,7 @@ class Run:
         raise AssertionError("itertools.count ends")
 
     async def _write(self) -> None:
-        """Append results as they come, all that there are at a time."""
+        """Append results to the journal, each time all that have arrived."""
         while True:
             results = [await self._results.get(), *self._waiting_results()]
             await self._append(results)

@@ -212,7 +212,7 @@ def parse_adapters(request_input: TextInput, input_item: Input, input_map: dict[
         kwargs: `adapter_registry`, adapters by name; without one, or of an empty one, there is nothing to do.
 
     Raises:
-        ValueError: a name is not registered, or there are not as many names as texts.
+        ValueError: a name is not registered, or the number of names is not that of the texts.
     """
     registry = kwargs.get("adapter_registry")
     if not registry:

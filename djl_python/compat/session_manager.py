@@ -83,7 +83,7 @@ class Session:
         """Keep a value: bytes, a numpy array, or what JSON has.
 
         Raises:
-            ValueError: the key is none, or JSON has no such number.
+            ValueError: the key is no valid name, or a number is infinite or NaN.
             TypeError: the value is none of these.
             OverloadedError: the sessions have as many bytes as they may.
             StorageError: the disk has no room.
@@ -252,7 +252,7 @@ class SessionManager:
         belongs to the API key that opened it.
 
         Raises:
-            PayloadError: there is no such session (any more), or no such type of request.
+            PayloadError: the session is unknown, closed or expired, or the type of the request is unknown.
         """
         kind, session_id = _request_type(inputs), inputs.get_property(_SESSION_HEADER)
         if kind is None:

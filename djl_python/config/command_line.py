@@ -52,7 +52,7 @@ class Known:
 
     @property
     def is_switch(self) -> bool:
-        """Whether its option has no value: it is on, or off as `--no-NAME`."""
+        """Whether the setting's option is a switch without a value: `--NAME` is on, `--no-NAME` off."""
         return self.type_words == "true, false" or self.key.removeprefix(_PREFIX) in SWITCHES
 
 
@@ -101,7 +101,7 @@ def expanded(arguments: Sequence[str], own: Iterable[str]) -> list[str]:
     """The arguments, with `--set=KEY=VALUE` in place of each option that is a setting.
 
     Args:
-        own: the options that the parser of the command line knows; they are left alone, and so are unknown ones.
+        own: the options that the parser of the command line knows; these and unknown options are not expanded.
 
     Raises:
         ConfigError: an option has no value, or a switch has one that is neither true nor false.

@@ -45,7 +45,7 @@ def devices_of(config: ModelConfig) -> list[str]:
     """torch's names of the devices of a model's workers; `bounds_on` says how many workers each gets.
 
     With `*` (all GPUs), each worker gets as many GPUs as share the model, and is named by the first of them. Workers on
-    other machines find there what they have reserved.
+    other machines use the devices that they have reserved there.
     """
     if is_remote(config):
         return [config.option.device]

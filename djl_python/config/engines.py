@@ -64,7 +64,7 @@ class Distribution:
         cpu, cuda: what pip installs for machines without and with GPUs, in versions that were tried; (): nothing is
             made for such machines.
         unwanted_on_cpu: what `cpu` brings along and is removed again.
-        from_source: packages that are installed after that, because they are built with those.
+        from_source: packages that are installed last, because building them imports the others.
         compiles: a program that the environment's Python runs at the end, to compile extensions ahead of the engine's
             start; "": there is none.
         extensions: the folder of the environment that it compiles to (TORCH_EXTENSIONS_DIR).

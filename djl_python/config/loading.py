@@ -300,7 +300,7 @@ def _wrong_bounds(config: ModelConfig) -> Iterator[str]:
 
 
 def _refuse_other_bytes(entries: Mapping[str, PropertyEntry], declared: Declared, findings: _Findings) -> None:
-    """Refuse undeclared keys that are not in UTF-8; values of the others are checked where they are bound."""
+    """Refuse undeclared keys that are not in UTF-8. Values of declared keys are checked when they are converted."""
     for key, (value, source) in entries.items():
         if key not in declared.keys and not is_utf8(f"{key} {value}"):
             findings.problems.append(f"{source}: {key}: expected UTF-8 text")

@@ -17,7 +17,7 @@ from .model import ModelConfig, read_json_object
 
 @dataclass(frozen=True)
 class Task:
-    """A row: what models do, and which built-in handler does it with them.
+    """A row of the table: a task, its names, and the built-in handler that serves it.
 
     Attributes:
         name: by the name of transformers' pipeline.
@@ -178,7 +178,7 @@ _SENTENCE_TRANSFORMERS: Final = "modules.json"
 
 
 def task_named(name: str) -> str:
-    """A task by the name of transformers' pipeline, or of the hub's tag: of any name that somebody has for it."""
+    """The task with this name: transformers' name of the pipeline, the hub's tag, LMI's or TEI's name."""
     plain = name.strip().lower().replace("_", "-")
     return ALIASES.get(plain, plain)
 

@@ -16,7 +16,7 @@ class Budget(NamedTuple):
 
     Attributes:
         most: the most that is taken.
-        of: what is counted, as it follows the number.
+        of: the noun after the number: what is counted.
         where: where it is counted, for the documents.
         why: the reason for the number, for the documents.
     """

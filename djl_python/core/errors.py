@@ -46,7 +46,7 @@ class PayloadError(ServingError):
 
 
 class DecodeError(PayloadError, ValueError):
-    """Content is not what its content-type says; also a ValueError, which handlers catch around `decode`."""
+    """The content does not match its content-type. Also a ValueError, because handlers catch that around `decode`."""
 
     kind = "content"
 

@@ -120,7 +120,7 @@ def request_id() -> str:
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """Passes what it writes on to `_readers` too, as long as there are any."""
+    """Writes records, and passes them to `_readers`."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The text that is about to be written."""

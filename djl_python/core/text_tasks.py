@@ -122,7 +122,7 @@ class ScoreRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a ScoreRequest; `tokens` are those that the model has read."""
+    """The result of a ScoreRequest; `tokens` is how many tokens the model has read."""
 
     value: float
     tokens: int

@@ -65,7 +65,7 @@ class Limits:
     Attributes:
         max_model_len: prompt and generated tokens of one sequence, at most.
         max_batch_size: sequences that generate at the same time.
-        kv_blocks, block_size: size of the cache; 0 where the engine has none of its own.
+        kv_blocks, block_size: the size of the KV cache; 0: the engine does not report it.
         description: one line for the log.
         takes_images: whether prompts may have images.
         info: the engine and its runner; without a `runner`, the engine's name is shown.

@@ -50,7 +50,7 @@ def preferred(accept: str, offered: Sequence[str]) -> str | None:
 
 
 def _weighted_range(item: str) -> tuple[str, float]:
-    """`text/html;level=1;q=0.5` -> (`text/html`, 0.5). A weight that is no number counts as none: 1."""
+    """`text/html;level=1;q=0.5` -> (`text/html`, 0.5). A malformed weight counts as 1."""
     name, *parameters = (part.strip() for part in item.split(";"))
     match = next((_WEIGHT.fullmatch(part) for part in parameters if part.startswith("q")), None)
     return name, float(match[1]) if match else 1.0

@@ -50,7 +50,7 @@ class Instances:
         return id(schema) in self._finite if isinstance(schema, Mapping) else schema is not False
 
     def followed(self, schema: Any) -> Any:
-        """What a schema that is nothing but a reference refers to; of schemas that refer to one another, one."""
+        """The schema that a chain of bare references ends at; for a cycle of references, one schema of the cycle."""
         passed: list[int] = []
         seen = set[int]()
         while isinstance(schema, Mapping) and isinstance(reference := schema.get("$ref"), str):
@@ -66,7 +66,7 @@ class Instances:
         return schema
 
     def at(self, reference: str) -> Any:
-        """The schema at a JSON pointer, `#/...`; None: it is another kind of reference, or nothing is there."""
+        """The schema at a JSON pointer, `#/...`; None: the reference is of another kind, or dangling."""
         if reference not in self._targets:
             self._targets[reference] = self._looked_up(reference)
         return self._targets[reference]
@@ -78,8 +78,9 @@ class Instances:
         return quote(unquote(reference), safe=f"#{_PLAIN}")
 
     def _ending(self, parts: list[Mapping[str, Any]]) -> set[int]:
-        """The identities of the schemas with a finite instance: those that need nothing, and from them those whose
-        needs they meet. So nothing is finite because it would be finite."""
+        """The identities of the schemas with a finite instance: those that require no other schema, then repeatedly
+        those whose requirements are met, so that a cycle can't prove itself finite.
+        """
         unmet: dict[int, int] = {}
         needed: dict[int, list[_Need]] = {}
         ready = []

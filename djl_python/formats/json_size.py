@@ -19,7 +19,7 @@ _COMBINING: Final = ("anyOf", "oneOf", "allOf")
 
 
 def refuse_excess(data: bytes, most: int, what: str = "the request body") -> None:
-    """Refuse a JSON text with more than `most` values. One that is too short for them is not looked at.
+    """Refuse a JSON text with more than `most` values. A text too short to hold as many is not read.
 
     Raises:
         TooLargeError: names `what`, the limit, and how many there are at least.

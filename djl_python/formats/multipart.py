@@ -61,7 +61,7 @@ class MultipartReader:
         """What a piece of the body means: parts that begin, each followed by its data, in any number of pieces.
 
         Raises:
-            PayloadError: it is malformed, or a part has no name, or one that is not UTF-8.
+            PayloadError: the body is malformed, or a part's name is missing or not UTF-8.
         """
         held = self._held + piece
         at = 0

@@ -1,4 +1,4 @@
-"""Reads one GGUF file: its header, its metadata, and where its tensors are. Runs wherever a GGUF file is read.
+"""Reads one GGUF file: header, metadata, types, shapes and offsets of tensors. Runs wherever a GGUF file is read.
 
 The file is mapped. Every count and length is compared with what is left of the file before anything is allocated for
 it, so that a damaged or hostile file costs no more than a `GgufError`.
@@ -106,7 +106,7 @@ def read_file(path: Path) -> GgufFile:
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether a file begins as GGUF files do. A file that can't be read does not."""
+    """Whether a file begins with GGUF's magic number; False for a file that can't be read."""
     try:
         with path.open("rb") as opened:
             return opened.read(len(MAGIC)) == MAGIC

@@ -53,7 +53,7 @@ class Metadata:
         """A whole number of at least `least`. A list with a number for each layer has to have equal numbers.
 
         Raises:
-            GgufError: it is missing and has no default, or it is something else.
+            GgufError: it is missing and has no default, or has another type.
         """
         value = self._values.get(self._full(key))
         if isinstance(value, np.ndarray) and value.ndim == 1 and len(value) and value.dtype.kind in "iu":

@@ -18,7 +18,7 @@ from ..formats.archives import unpack
 
 
 def cached(cache_dir: Path | None, name: str, key: str, fill: Callable[[Path], None]) -> Path:
-    """The directory for (name, key) in the cache; where it is missing, `fill` writes its content."""
+    """The directory for (name, key) in the cache. If it does not exist, `fill` writes its content first."""
     destination = cache_root(cache_dir) / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}" / _stem(name)
     if destination.is_dir():
         return destination

@@ -199,7 +199,7 @@ def _license(path: Path) -> str:
 
 
 def _object(value: Any) -> Mapping[str, Any]:
-    """A part of config.json that should be an object; an empty one where it is something else."""
+    """A part of config.json that should be an object; {} if it is something else."""
     return value if isinstance(value, dict) else {}
 
 

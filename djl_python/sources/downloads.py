@@ -31,7 +31,7 @@ def downloads() -> list[Download]:
     """The downloaded models, by name.
 
     Raises:
-        ConfigError: there is no place for this project's cache.
+        ConfigError: the cache's directory can't be determined.
     """
     chosen = cache_directory()
     root = cache_root(Path(chosen) if chosen else None)

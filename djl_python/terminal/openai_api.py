@@ -1,6 +1,6 @@
 """A client of OpenAI's API, as far as a chat in a terminal needs it. Runs in the command's own process.
 
-Any server has it that is compatible with OpenAI's: this one, vLLM, TGI, Ollama, llama.cpp. Source: OpenAI's API
+Every server compatible with OpenAI's has this API: this one, vLLM, TGI, Ollama, llama.cpp. Source: OpenAI's API
 reference, "Chat completions", "Completions" and "Models".
 """
 

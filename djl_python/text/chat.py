@@ -91,7 +91,7 @@ class ChatTemplates:
             limit_s: how long that may take.
 
         Raises:
-            PayloadError: there is no template for it, or it refuses these messages.
+            PayloadError: the model has no template for the chat, or the template refuses these messages.
             SlowTemplateError: the template is not done in time.
         """
         use = chat.tool_use

@@ -34,7 +34,7 @@ _SIZED: Final = "sized"
 
 
 class TemplateTimeoutError(Exception):
-    """A template was not done in time. It is no TemplateError, which templates could catch."""
+    """A template exceeded its time. It is not a TemplateError, because templates can catch those."""
 
 
 class _Watch(threading.local):

@@ -64,7 +64,7 @@ def code_fault(name: str, path: Path, exc: BaseException) -> HandlerError:
 
 
 def forget_module(module: ModuleType) -> None:
-    """Let a module go. Those who still have functions of it can call them."""
+    """Remove a module from sys.modules. References to its functions stay valid."""
     sys.modules.pop(module.__name__, None)
 
 
@@ -90,5 +90,5 @@ def _beside(directory: Path) -> Iterator[None]:
 
 
 def _named(tops: Collection[str]) -> list[str]:
-    """The modules that have one of these names, and those within them."""
+    """The modules with these names, and their submodules."""
     return [name for name in sys.modules if name.partition(".")[0] in tops]

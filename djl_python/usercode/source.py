@@ -1,4 +1,5 @@
-"""The user's own Python file, analysed without running it: what it surely has, and what it surely lacks.
+"""The user's Python file, analysed without running it: names that it certainly defines, and names that it certainly
+lacks.
 
 Runs in the front end, for `djl-serving check`. Much is decided only when Python runs the file, so most questions have
 three answers: yes, no, and (None) that only an import can tell.

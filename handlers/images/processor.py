@@ -153,7 +153,7 @@ class ImageProcessor:
         for all.
 
         Raises:
-            PayloadError: there are placeholders that stand for no image.
+            PayloadError: a message's own text contains a placeholder of images.
         """
         if len(written) != len(pictures):
             everything = hashlib.sha256(b"".join(picture.digest for picture in pictures)).digest()

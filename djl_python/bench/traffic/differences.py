@@ -141,7 +141,7 @@ def _events(answer: Played) -> list[Any] | None:
 
 
 def _document(body: bytes) -> Any:
-    """A body as JSON, or as text where it is none."""
+    """A body as JSON; as text if it is not JSON."""
     try:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -46,7 +46,7 @@ async def play(
 
     Args:
         speed: 2: in half of the time that the recording took.
-        headers: for every request, such as one with a key, which recordings do not have.
+        headers: headers added to every request, such as one with the API key, which recordings leave out.
         most: requests that are under way at a time; where more would be, later ones wait.
     """
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=64)

@@ -46,7 +46,7 @@ class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         at_s: when it came, in seconds from the beginning.
         path: with its query.
-        body: None: it was left out, and was `body_bytes` long. In base64 where it is no UTF-8 (`binary`).
+        body: as text, or in base64 if it is not UTF-8 (`binary`); None: left out, it had `body_bytes` bytes.
         status: of the answer; 0: there was none.
         duration_s: from the request's last byte to the answer's.
     """

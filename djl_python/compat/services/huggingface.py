@@ -295,7 +295,7 @@ class HuggingFaceService:
 
 
 class _Call:
-    """One call of a batch: its inputs with their parameters, or why it has none; then its result."""
+    """One call of a batch: its inputs and parameters, or the error that they raised; later its result."""
 
     def __init__(self, inputs: Input, data: Sequence[Any], parameters: Mapping[str, Any], error: str | None) -> None:
         self.inputs = inputs

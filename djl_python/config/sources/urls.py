@@ -1,4 +1,4 @@
-"""URLs of models, as they are read and as they are shown.
+"""URLs of models: parsing them, and showing them without secrets.
 
 Runs in every process.
 """

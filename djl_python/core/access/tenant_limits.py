@@ -1,4 +1,4 @@
-"""What single tenants may have, where that differs from what all others may. Runs in the front end."""
+"""Limits of single tenants that differ from the limits of all others. Runs in the front end."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The adapters that an engine has, by name, and those that are in memory. Runs in the engine process.
 
 The step loop's thread calls it; files are read in a thread of its own, so that no step waits for them. An adapter has a
-number that no other one ever gets, also not one that takes its place: keys and values that it has computed are found by
-that number. A registered adapter takes no memory until a sequence names it.
+number that no other adapter ever gets, not even its replacement: the prefix cache finds keys and values by that number.
+A registered adapter takes no memory until a sequence names it.
 """
 
 from __future__ import annotations

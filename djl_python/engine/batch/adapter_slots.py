@@ -1,9 +1,9 @@
 """Which adapters a runner holds, and who waits for one. Runs in the engine process, in the step loop; no tensors.
 
 A runner holds a few adapters at once, each in a slot. A waiting sequence takes its adapter's slot when it begins to
-run. If its adapter has none, and all are in use, the adapter that has had its slot for longest gives it up: sequences
-that wait behind this one don't run with that adapter until it has come back. So each adapter has its turn, however many
-sequences another one has.
+run. If all slots are in use by other adapters, the adapter that has had its slot for longest gives it up: no sequence
+behind the waiting one starts with that adapter until it gets a slot again. So each adapter has its turn, however many
+sequences another adapter has.
 """
 
 from __future__ import annotations

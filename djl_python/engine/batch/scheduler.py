@@ -29,8 +29,8 @@ class Scheduler:
     When blocks run out, the sequence that comes last in this order is preempted, and recomputed later.
 
     Args:
-        short_context: a sequence with more tokens than this uses long-context RoPE; when it becomes so long, it is
-            recomputed. 0: no sequence does.
+        short_context: a sequence with more tokens than this uses long-context RoPE; when it reaches that length, it is
+            recomputed. 0: the model has no such RoPE.
         whole_prompts: never split a prompt over steps, for a model that would begin again with each piece.
         adapters: the slots of the runner's adapters, if it has any.
         on_preempt: called with each preempted sequence: none of what was computed of it is needed any more.

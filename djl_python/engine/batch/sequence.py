@@ -59,7 +59,7 @@ class Sequence:
     """Identity, tokens and cache blocks of one request.
 
     Attributes:
-        tokens: prompt and generated ids; before them the encoder's, if there is one.
+        tokens: the encoder's ids, if the model has an encoder; the prompt's; the generated ones.
         computed: how many of `tokens` are in the cache.
         cached: how many of the prompt's tokens were found in the cache, once it has been looked up; the fewest if it
             was looked up again, because it may then find its own blocks.

@@ -132,7 +132,7 @@ class StateSlots:
 
     @property
     def _sources(self) -> set[int | None]:
-        """Slots of the saved states that sequences will start from; None for those that start from their own."""
+        """Slots of the saved states that sequences will start from; None: a sequence starts from its own state."""
         return {own.source for own in self._by_sequence.values()}
 
     def _make_room(self, read: set[int | None] | None = None) -> bool:

@@ -225,7 +225,7 @@ def _cache_bytes(
 
 
 def _token_bytes(text: Mapping[str, Any], itemsize: int) -> int | None:
-    """Bytes of a token's keys and values in all layers; None where layers are not all of the common kind."""
+    """Bytes of a token's keys and values in all layers; None: not all layers have full or sliding attention."""
     kinds = set(text.get("layer_types") or ("full_attention",))
     if "kv_lora_rank" in text or not kinds <= {"full_attention", "sliding_attention"}:
         return None

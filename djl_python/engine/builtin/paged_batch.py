@@ -164,7 +164,7 @@ class PagedRollingBatch(RollingBatch):
         self._sequences[request.id] = sequence
 
     def _check_encoded(self, request: SequenceRequest) -> None:
-        """Check that there is something for an encoder to read, where there is one, and that it is not too long.
+        """Check that an encoder-decoder model's encoder has tokens to read, and not too many.
 
         Raises:
             ParameterError: says what was expected.

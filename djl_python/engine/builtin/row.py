@@ -183,7 +183,7 @@ def _method(path: Path) -> str | None:
 
 
 def _adapter_faults(config: ModelConfig, options: BuiltInOptions) -> Faults:
-    """What does not go with LoRA adapters, where the model has any."""
+    """Settings that exclude LoRA adapters, for a model with adapters."""
     if not options.enable_lora:
         return Faults()
     return rank_faults(config, options.max_lora_rank)

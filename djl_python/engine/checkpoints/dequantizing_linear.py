@@ -33,7 +33,7 @@ class LinearSource(Protocol):
         ...
 
     def codes(self) -> Codes | None:
-        """Codes in groups for kernels; None if there are none that kernels can take."""
+        """Codes in groups for kernels; None: kernels do not support this form."""
         ...
 
     def blocks(self) -> BlockRows | None:

@@ -118,8 +118,8 @@ def method_of(stored: Any) -> str | None:
 
 
 def quantization_fault(wanted: str, method: str | None) -> str:
-    """Why a checkpoint that is quantized with `method` can't be rounded to option.quantize; "" if it can, or is not to
-    be."""
+    """Why a checkpoint that is quantized with `method` can't be rounded to option.quantize; "": it can, or the option
+    is not set."""
     if wanted not in ROUNDED or method is None:
         return ""
     return f"option.quantize={wanted}: the checkpoint is quantized already, with {method}"

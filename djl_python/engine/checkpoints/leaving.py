@@ -56,9 +56,9 @@ def plain_experts(path: Path, config: Any, device: torch.device, settings: Built
 def gguf_checkpoint(
     path: Path, device: torch.device, settings: BuiltInSettings, unpack: UnpackBlocks | None
 ) -> GgufCheckpoint | None:
-    """The GGUF file that a directory describes, if any; its codes stay as they are where kernels multiply with them.
+    """The GGUF file that a directory describes, if any.
 
-    That is on one CPU, unless they are to be rounded again.
+    Its codes stay as they are where kernels multiply with them: on one CPU device, without `option.quantize`.
 
     Args:
         unpack: makes numbers of codes, where kernels may.

@@ -100,7 +100,7 @@ def load_model(settings: BuiltInSettings, progress: Progress, unpack: UnpackBloc
         unpack: makes numbers of a GGUF file's codes; None: numpy does.
 
     Raises:
-        ModelLoadError: it does not generate text, or a setting does not fit it.
+        ModelLoadError: the model does not generate text, or a setting does not fit it.
     """
     device = pick_device(settings.device)
     prepare_device(device)

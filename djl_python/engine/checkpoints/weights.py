@@ -42,7 +42,7 @@ class CheckpointWeight(CheckpointBacked, Protocol):
         ...
 
     def codes(self) -> Codes | None:
-        """The codes for kernels; None if there are none that kernels can take."""
+        """The codes for kernels; None: the weight has none, or kernels do not support its form."""
         ...
 
     def blocks(self) -> BlockRows | None:

@@ -31,7 +31,7 @@ def check_stages(settings: BuiltInSettings) -> None:
     """Check that a model's layers can be divided among `option.pipeline_parallel_degree` devices.
 
     Raises:
-        ModelLoadError: they can't, or there are not as many layers.
+        ModelLoadError: the model can't be divided, or has fewer layers than stages.
     """
     from transformers import AutoConfig
 

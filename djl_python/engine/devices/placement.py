@@ -27,7 +27,7 @@ class Placed:
     Attributes:
         offloaded: in words, where weights are that are not on the device, and other remarks for its owner; "": none.
         keeps_one_text: whether its layers keep the keys and values of the last text themselves.
-        is_whole: whether this process has all weights, where transformers has loaded them.
+        is_whole: whether this process has all weights, on the devices where transformers loaded them.
     """
 
     model: Any

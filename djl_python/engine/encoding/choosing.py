@@ -115,7 +115,7 @@ def _native(
 def _put_in_place(
     base: Any, program: Program, model: EncoderModel, loaded: LoadedEncoder, settings: EncoderSettings
 ) -> str:
-    """Have the program compute what the head of a model reads; returns why that is not done, "" if it is."""
+    """Have the program compute the hidden states that the model's head reads. Returns why it can't; "": it does."""
     inputs, forms = model.trial_inputs(), list[type[Any]]()
     hook = base.register_forward_hook(lambda _, __, output: forms.append(type(output)))
     try:

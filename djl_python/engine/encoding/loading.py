@@ -70,7 +70,7 @@ def load_encoder(settings: EncoderSettings, progress: Progress) -> LoadedEncoder
     """Load `settings.model_path` with transformers.
 
     Raises:
-        ModelLoadError: it has no such head, lacks weights, or a setting does not fit it.
+        ModelLoadError: the checkpoint has no such head or lacks weights, or a setting does not fit it.
     """
     device = pick_device(settings.device)
     prepare_device(device)

@@ -66,7 +66,7 @@ def open_native_encoder(
     """Open an encoder on a CPU as a native program, which gives the model's own hidden states; or say why not.
 
     Args:
-        model: gives hidden states, without a head; it is as it was until `free_layers` is called.
+        model: the model without its head; it is unchanged until `free_layers` is called.
         longest: most tokens of a text.
         max_tokens: most tokens of all texts of a run.
     """

@@ -39,11 +39,11 @@ _TILE_DATA: Final = 18
 
 
 class CompilationError(Exception):
-    """There is no compiler, it failed, or there is no place for the kernels; the message says which."""
+    """No compiler, a failed one, or no directory for the kernels; the message says which."""
 
 
 class Processor(NamedTuple):
-    """A kind of processor: all those that run the same machine code.
+    """A kind of processor, for which machine code is compiled.
 
     Attributes:
         machine: architecture, as `platform.machine` names it.
@@ -154,13 +154,13 @@ def is_whole(path: Path) -> bool:
 def compile_kernels(processor: Processor, path: Path, further_flags: Sequence[str] = ()) -> None:
     """Build the library at `path` atomically, even when several processes do so at once.
 
-    Its checksum is at its end, where loaders do not look. All of it is on disk before it has its name.
+    The checksum is at the file's end, which loaders ignore. The file gets its name once all of it is on disk.
 
     Args:
         further_flags: of the compiler, after those of all builds.
 
     Raises:
-        CompilationError: there is no compiler, it failed, or there is no place for the kernels.
+        CompilationError: no compiler, a failed one, or no directory for the kernels.
     """
     command = compiler()
     if command is None:

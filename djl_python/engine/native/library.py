@@ -59,7 +59,7 @@ def library() -> ctypes.CDLL:
 
 @functools.cache
 def kernels_or_reason() -> ctypes.CDLL | str:
-    """What `library` returns, or why there are none; the answer is remembered."""
+    """The result of `library`, or why it failed. The result is kept."""
     try:
         return find_library()
     except KernelsUnavailableError as reason:

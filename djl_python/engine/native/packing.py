@@ -48,7 +48,7 @@ class Packed:
 
     Attributes:
         n, k: columns and rows, as those of a LinearOp.
-        panels, scales, zeros, tables, outliers: as `PackedWeight` has them, those that the format needs.
+        panels, scales, zeros, tables, outliers: the arrays of `PackedWeight` that the format needs.
         bias: padded to whole panels.
         order: (k,) int32 in which inputs are quantized for it, if it isn't their own.
         origins: where the columns come from, of each linear that shares the panels, as far as it is known.

@@ -28,7 +28,7 @@ class ThreadPool:
         often: calls mostly follow at once, so threads spin for up to a tenth of a millisecond before they sleep.
 
     Raises:
-        KernelsUnavailableError: there are no kernels here, or not so many threads.
+        KernelsUnavailableError: no kernels, or fewer threads than asked for.
     """
 
     def __init__(self, threads: int, *, often: bool = False) -> None:

@@ -71,7 +71,7 @@ class TorchModel:
         parts: the kernels that compute parts of it, if there are any.
         functions: context that it runs in.
         images: its support of images, if it takes them.
-        unrounded: which weights are not rounded though they should be.
+        unrounded: the weights that could not be rounded as `option.quantize` says.
     """
 
     parts: TorchParts | None
@@ -125,9 +125,9 @@ def prepare_for_torch(request: OpeningRequest, parts: TorchParts | None) -> tupl
 
 
 def _replace_modules_(loaded: LoadedModel, parts: TorchParts | None, quantize: Quantize | None) -> str:
-    """Have the kernels, if there are any, compute what they can; round weights if that is asked for.
+    """Replace the modules that kernels can compute, and round weights as `option.quantize` says.
 
-    Returns which weights are not rounded all the same.
+    Returns the weights that could not be rounded.
     """
     unpack_experts_(loaded.model, loaded.device)
     before = matrices(loaded.model)

@@ -90,7 +90,7 @@ class PartAdapters:
         raise failure or MemoryError("another device that shares the model has no room for its part")
 
     def follow(self, message: LoadMessage | UnloadMessage) -> None:
-        """Do what rank 0 does, which tells the sequences if it could not be done."""
+        """Repeat a change of rank 0. If it fails, rank 0 reports the error to the sequences."""
         if isinstance(message, UnloadMessage):
             self.unload(message.slot)
             return

@@ -308,7 +308,7 @@ def open_shared(settings: BuiltInSettings, progress: Progress, draft: DraftMemor
         settings: with the degree that `tensor_parallel.degree_of` has found, or that `check_stages` permits.
 
     Raises:
-        ModelLoadError: they can't, or one of them has no memory for its part.
+        ModelLoadError: the devices can't share the model, or one of them lacks memory for its part.
     """
     degree = settings.ranks
     settings = msgspec.structs.replace(settings_of(0, settings), probe_ids=probe_ids())

@@ -74,7 +74,7 @@ class OpenedModel:
         info: its description for operators.
         description: one line for the log.
         takes_images, takes_drafts: whether its runner does.
-        targets: the modules that its adapters may change, where it is to have any: its runner is an `AdapterRunner`.
+        targets: the modules that adapters may change, if the model has adapters; its runner is an `AdapterRunner` then.
         close: ends the threads of what was opened.
     """
 

@@ -33,7 +33,7 @@ class Attempt:
     """One grammar's trials, one after the other, which another thread may cancel.
 
     Attributes:
-        pid: the process that works on it, 0 while there is none.
+        pid: the process that compiles it; 0: none yet.
     """
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class Trials:
         """Try to compile a grammar; None: it takes more than the limits allow, or the attempt has been cancelled.
 
         Raises:
-            GenerationError: there is no process to try it in.
+            GenerationError: the process for trials can't be started.
         """
         for _ in range(2):  # the processes may have died since the last trial
             self.begin()

@@ -118,7 +118,7 @@ class TorchAdapters:
     """A model's adapters in slots, and what they add in a step.
 
     Args:
-        device: where a module's products are whose own weights are not there.
+        device: the device of products of modules whose own weights are elsewhere.
     """
 
     def __init__(self, model: Any, device: torch.device) -> None:

@@ -62,7 +62,7 @@ class PagedImages:
         example: a prompt to find out what the model gives its language model.
 
     Raises:
-        ValueError: that is more than embeddings and positions, which is all that is handled here.
+        ValueError: the model makes more than embeddings and positions of an image, which is not supported.
     """
 
     @classmethod

@@ -39,7 +39,7 @@ def returned_cache(output: Any) -> Any:
 class _Part:
     """Chunks of one length that are read in one call: their rows of the flat batch, in order, and their states.
 
-    `rows` is a slice where it can be: an index has to be on the device, and makes copies.
+    `rows` is a slice where possible, because an index tensor has to be on the device and copies rows.
     """
 
     rows: slice | Tensor

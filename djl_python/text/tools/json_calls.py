@@ -1,6 +1,6 @@
 """Tool calls in JSON, as the model families mark them. Runs in the worker.
 
-The arguments are passed on as they are generated, as soon as it is certain that this is a call.
+Once a text is certain to be a call, its arguments are passed on while they are generated.
 """
 
 from __future__ import annotations

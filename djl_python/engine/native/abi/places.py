@@ -28,7 +28,7 @@ def differences(kernels: ctypes.CDLL) -> list[str]:
 
 
 def structures() -> list[type[Struct]]:
-    """All structures, each after those that it contains."""
+    """All structures, in an order in which each follows its parts."""
     ordered: dict[type[Struct], None] = {}
 
     def add(cls: type[Struct]) -> None:

@@ -32,7 +32,7 @@ class EncoderProgram:
         vectors: what the kernels were built for.
 
     Raises:
-        KernelsUnavailableError: there are no kernels here, or not so many threads.
+        KernelsUnavailableError: no kernels, or fewer threads than asked for.
         NotUnderstoodError: something is of a size that the kernels don't support.
     """
 

@@ -115,7 +115,7 @@ class _Heads:
     """Which parts of each head come from the latent.
 
     Args:
-        dims: a key's dimensions that do; the `others` are the same for all heads.
+        dims: the dimensions of a key that come from the latent; the `others` are equal in all heads.
         key_rows: (heads, dims) rows of the expanding linear that make keys.
         value_rows: (heads, value dims) rows that make values.
     """

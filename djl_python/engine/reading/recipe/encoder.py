@@ -17,7 +17,7 @@ class TextEmbedding:
 
     Attributes:
         table: (vocabulary, width)
-        positions: (rows, width) learned positions; None: there are none, or layers rotate by them.
+        positions: (rows, width) learned positions; None: the model has none, or its layers use RoPE.
         first_place: the row of `positions` that a text's first token has.
         skipped_id: tokens with this id do not count as a position, and have the row before `first_place` (RoBERTa's
             padding); None: all count.

@@ -47,7 +47,7 @@ class ExpertLinears:
 
 @dataclass
 class Stacked:
-    """Linears of the same input as one, its outputs in another `order` if there is one; copied by `joined` only.
+    """Linears of the same input as one linear, whose outputs are in `order`, if given. Only `joined` copies them.
 
     `factors`, in that order, multiply the outputs.
     """

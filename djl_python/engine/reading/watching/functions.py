@@ -84,7 +84,7 @@ def _convolution(
     """The library's function on torch: x (1, channels, tokens), weight (channels, taps); as x.
 
     Raises:
-        ValueError: it has an activation that the library does not know.
+        ValueError: the library does not know its activation.
     """
     channels, tokens = x.shape[1:]
     made = nn.functional.conv1d(x, weight[:, None], bias, padding=weight.shape[1] - 1, groups=channels)[..., :tokens]

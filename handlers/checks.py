@@ -109,7 +109,7 @@ def check_files(config: ModelConfig, engine: Engine[Any], key: str, path: Path) 
 
 
 def _may_bring_packages(config: ModelConfig) -> bool:
-    """Whether the worker may have packages that this process lacks: its own interpreter's, or those in requirements.txt."""
+    """Whether the worker may have packages that this process lacks: its interpreter's, or those in requirements.txt."""
     option, directory = config.option, Path(config.path) if config.path else None
     return bool(option.python_executable) or "PYTHON" in option.env or may_bring_more(directory)
 

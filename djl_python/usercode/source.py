@@ -1,5 +1,4 @@
-"""The user's Python file, analysed without running it: names that it certainly defines, and names that it certainly
-lacks.
+"""The user's Python file, analysed without running it: names that it surely defines, and names that it surely lacks.
 
 Runs in the front end, for `djl-serving check`. Much is decided only when Python runs the file, so most questions have
 three answers: yes, no, and (None) that only an import can tell.

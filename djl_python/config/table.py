@@ -29,33 +29,32 @@ def _tables() -> Iterator[tuple[str, type[msgspec.Struct], str]]:
 
 
 _VARIABLES: Final = {
-    "HF_MODEL_ID": "A model to serve, beside those that are named otherwise: a path, a URL, or a hub id.",
-    "OPTION_MODEL_ID": "A model to serve, where no model is named otherwise; else `option.model_id` of models that set "
-    "none.",
-    "MODEL_ID": "A model to serve, as TGI has it, where no model is named otherwise.",
-    "MODEL_SERVER_HOME": "Where `conf/config.properties`, or `config.properties`, is looked for if `-f` names none.",
-    "MAX_CONCURRENT_REQUESTS": "`job_queue_size`, where `SERVING_JOB_QUEUE_SIZE` does not set it.",
-    "SERVING_DOWNLOAD_DIR": "Where what is downloaded and unpacked is kept; unset: `DJL_CACHE_DIR`, or "
-    "`~/.cache/djl-serving`. What comes from the hub is where its client keeps it (`HF_HOME`).",
-    "DJL_CACHE_DIR": "Where what is downloaded and unpacked is kept, if `SERVING_DOWNLOAD_DIR` is unset.",
-    PORT: "The port of `inference_address`, where `SERVING_INFERENCE_ADDRESS` does not set it.",
-    "SAGEMAKER_CONTAINER_LOG_LEVEL": "`--log-level`, where the command line has none; a name, or Python's number (20).",
+    "HF_MODEL_ID": "A model to serve, in addition to those that the command line names: a path, a URL, or a hub id.",
+    "OPTION_MODEL_ID": "The model to serve, if no other setting names one; otherwise the default of `option.model_id`.",
+    "MODEL_ID": "The model to serve (TGI's variable), if no other setting names one.",
+    "MODEL_SERVER_HOME": "The directory with `conf/config.properties`, or `config.properties`, without `-f`.",
+    "MAX_CONCURRENT_REQUESTS": "`job_queue_size`, if `SERVING_JOB_QUEUE_SIZE` is unset.",
+    "SERVING_DOWNLOAD_DIR": "The directory of downloads and unpacked archives; unset: `DJL_CACHE_DIR`, or "
+    "`~/.cache/djl-serving`. Models of the hub are in the cache of its client (`HF_HOME`).",
+    "DJL_CACHE_DIR": "The same directory, if `SERVING_DOWNLOAD_DIR` is unset.",
+    PORT: "The port of `inference_address`, if `SERVING_INFERENCE_ADDRESS` is unset.",
+    "SAGEMAKER_CONTAINER_LOG_LEVEL": "The log level without `--log-level`: a name, or Python's number (20).",
     SECURE_MODE: "`true`: models that violate one of `SAGEMAKER_SECURITY_CONTROLS` are refused.",
-    CONTROLS: "What secure mode forbids, separated by commas.",
-    CHANNELS: "Directories that secure mode looks through, separated by commas.",
-    "DJL_VENV_DIR": "Where models' virtual environments are; unset: `venvs`, in the directory of downloads.",
+    CONTROLS: "The controls of secure mode, separated by commas.",
+    CHANNELS: "The directories that secure mode examines, separated by commas.",
+    "DJL_VENV_DIR": "The directory of models' virtual environments; unset: `venvs`, in the directory of downloads.",
     "DJL_API_KEY": "The bearer token that `djl-serving chat`, `run`, `bench` and `batch` send to a server; unset: the "
     "first key of `DJL_SERVING_API_KEY`.",
-    "OLLAMA_MODELS": "Where the models of `ollama://` are; unset: Ollama's own directories.",
-    "XDG_STATE_HOME": "Where `djl-serving chat` keeps the questions of earlier chats, in `djl-serving`; unset: "
-    "`~/.local/state`.",
-    SERVER_KEYS: "API keys that the server accepts, with commas between them, where the command line has no "
-    "`--api-key`. They are for inference and metrics.",
+    "OLLAMA_MODELS": "The directory of the models of `ollama://`; unset: Ollama's own directories.",
+    "XDG_STATE_HOME": "The parent of the directory `djl-serving`, where `djl-serving chat` keeps its history of "
+    "questions; unset: `~/.local/state`.",
+    SERVER_KEYS: "API keys that the server accepts, separated by commas, without `--api-key`. They have the scopes "
+    "`infer` and `metrics`.",
     "OTEL_EXPORTER_OTLP_ENDPOINT": "The collector that gets traces of requests "
-    "([operations](operations.md#traces)); unset: there are none. OpenTelemetry's other variables count too.",
-    "OTEL_TRACES_EXPORTER": "`otlp`: requests are traced; `none`: they are not, whatever else says so.",
+    "([operations](operations.md#traces)); unset: no traces. OpenTelemetry's other variables have their meaning.",
+    "OTEL_TRACES_EXPORTER": "`otlp`: requests are traced; `none`: they are not, even with an endpoint.",
     "OTEL_SDK_DISABLED": "`true`: requests are not traced.",
-    "TORCH_EXTENSIONS_DIR": "Where DeepSpeed's engine compiles what it needs of extensions; unset: in its environment.",
+    "TORCH_EXTENSIONS_DIR": "The directory in which DeepSpeed compiles its extensions; unset: its environment.",
     "CUDA_VISIBLE_DEVICES": "The GPUs that models may use, by number or name; here they are counted from 0.",
     "DJL_OFFLINE": "`true` or `1`: workers do not ask the hub (`HF_HUB_OFFLINE=1`), and pip finds packages in the "
     "model's `requirements/` alone.",

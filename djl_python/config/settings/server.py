@@ -32,29 +32,29 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     inference_address: Annotated[
         Address,
         Meta(
-            description="Where inference requests are answered: http://host:port, https://host:port or unix:/path. "
+            description="The address for inference: http://host:port, https://host:port or unix:/path. "
             "Unset: https where certificate_file is set."
         ),
     ] = Address()
     management_address: Annotated[
         Address | None,
         Meta(
-            description="Where models are managed, as inference_address. The same as inference_address: "
-            "there, by every client. Unset: there, by those that management_access says."
+            description="The address for management, in the form of inference_address. The same address: every client "
+            "there manages models. Unset: the same address, for the clients that management_access names."
         ),
     ] = None
     management_access: Annotated[
         Literal["local", "open"],
         Meta(
-            description="Who manages models where management_address is unset: local, clients on this machine; open, "
-            "every client."
+            description="The clients that manage models if management_address is unset: local, those on this machine; "
+            "open, all."
         ),
     ] = "local"
     certificate_file: Annotated[
         str,
         Meta(
-            description="PEM file of the certificate for https, with the intermediate ones behind it. New connections "
-            "get a renewed one."
+            description="PEM file of the certificate for https, followed by intermediate ones. A renewed file is read "
+            "again for new connections."
         ),
     ] = ""
     private_key_file: Annotated[
@@ -63,23 +63,17 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = ""
     client_ca_file: Annotated[
         str,
-        Meta(
-            description="PEM file of the authorities that sign clients' certificates; unset: clients need none over "
-            "https."
-        ),
+        Meta(description="PEM file of the authorities that sign clients' certificates; unset: clients need none."),
     ] = ""
     client_certificates: Annotated[
         Literal["required", "optional"],
-        Meta(
-            description="With client_ca_file: required, every client needs a certificate; optional, one that is sent "
-            "must be valid."
-        ),
+        Meta(description="With client_ca_file: required, clients need a certificate; optional, they may have one."),
     ] = "required"
     worker_address: Annotated[
         str,
         Meta(
             pattern=r"^(\[[\da-fA-F:.]+\]|[\w.-]*)(:\d{1,5})?$",
-            description="Where workers on other machines (option.placement=ray) connect to the server: host, host:port "
+            description="The server's address for workers on other machines (option.placement=ray): host, host:port "
             "or :port. Unset: this machine's address in the cluster, and any free port.",
             extra={"expected": "host, host:port or :port"},
         ),
@@ -87,8 +81,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     worker_certificate_file: Annotated[
         str,
         Meta(
-            description="PEM file of the certificate for the connections of these workers, which trust it alone, "
-            "whoever signed it. Unset: they are not encrypted."
+            description="PEM file of the certificate for the connections of these workers, which accept no other "
+            "certificate. Unset: their connections are not encrypted."
         ),
     ] = ""
     worker_private_key_file: Annotated[
@@ -99,106 +93,101 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(
             description="File of API keys, as hashes (`djl-serving keys`), read again when it changes. With it, "
-            "`--api-key` or `DJL_SERVING_API_KEY`, requests need a key, and one with the scope `manage` manages models "
-            "from anywhere."
+            "`--api-key` or `DJL_SERVING_API_KEY`, requests need a key; a key with the scope `manage` manages models "
+            "from any address."
         ),
     ] = ""
     metrics_access: Annotated[
         Literal["open", "key"],
-        Meta(description="Who reads /metrics where there are API keys: open, everyone; key, who has a key for them."),
+        Meta(description="With API keys: open, /metrics needs no key; key, it needs one with the scope `metrics`."),
     ] = "open"
     requests_per_minute: Annotated[
         Positive | None,
         Meta(
-            description="Inference requests a minute of each tenant: an API key, whose line may say another number, "
-            "or a name in tenant_header; without either, of each client address. More are answered with 429."
+            description="Inference requests a minute for each tenant: an API key's name (the key's line may have "
+            "another limit), or tenant_header's value; without either, for each client address. Others get 429."
         ),
     ] = None
     tokens_per_minute: Annotated[
-        Positive | None, Meta(description="Tokens a minute, of prompts and answers; as requests_per_minute.")
+        Positive | None, Meta(description="Tokens of prompts and answers a minute, for whom requests_per_minute is.")
     ] = None
     tokens_in_flight: Annotated[
         Positive | None,
         Meta(
-            description="Tokens, of prompts and answers, of requests that wait or run at a time; as "
-            "requests_per_minute."
+            description="Tokens of prompts and answers of requests that wait or run, for whom requests_per_minute is."
         ),
     ] = None
     tenant_header: Annotated[
         str,
         Meta(
-            description="A header that names the tenant whose share and limits a request counts towards, such as "
-            "x-tenant: only where a gateway sets it, whose address trusted_proxies may say. Unset: the API key's name "
-            "is the tenant."
+            description="The header with the name of a request's tenant, such as x-tenant, for its share and limits. "
+            "Set it only behind a gateway that writes the header, and name the gateway in trusted_proxies. Unset: the "
+            "tenant is the API key's name."
         ),
     ] = ""
     tenant_requests_per_minute: Annotated[
         TenantLimits,
         Meta(
-            description="Single tenants' requests_per_minute, as NAME=NUMBER or NAME=none, with commas between them.",
+            description="requests_per_minute of single tenants: NAME=NUMBER or NAME=none, separated by commas.",
             extra={"type": "text"},
         ),
     ] = TenantLimits()
     tenant_tokens_per_minute: Annotated[
         TenantLimits,
-        Meta(description="Single tenants' tokens_per_minute, in the same form.", extra={"type": "text"}),
+        Meta(description="tokens_per_minute of single tenants, in the same form.", extra={"type": "text"}),
     ] = TenantLimits()
     tenant_tokens_in_flight: Annotated[
         TenantLimits,
-        Meta(description="Single tenants' tokens_in_flight, in the same form.", extra={"type": "text"}),
+        Meta(description="tokens_in_flight of single tenants, in the same form.", extra={"type": "text"}),
     ] = TenantLimits()
     tenant_weights: Annotated[
         TenantWeights,
         Meta(
-            description="Tenants' shares of a busy model, as NAME=WEIGHT with commas between them; all others have 1.",
+            description="Tenants' shares of a busy model: NAME=WEIGHT, separated by commas; the default is 1.",
             extra={"type": "text"},
         ),
     ] = TenantWeights()
     trusted_proxies: Annotated[
         Networks,
         Meta(
-            description="Addresses or networks (10.0.0.0/8, ...), or unix, of proxies whose X-Forwarded-For says which "
-            "client asks, and where there are any, whose tenant_header alone is believed.",
+            description="Addresses or networks (10.0.0.0/8, ...), or unix, of proxies. Their X-Forwarded-For names the "
+            "client's address. If this is set, tenant_header counts from these proxies alone.",
             extra={"type": "text"},
         ),
     ] = Networks()
     console: Annotated[
         bool,
         Meta(
-            description="Serve the console at /console and the API reference at /docs; who manages models at an "
-            "address does so in the console too, everybody else there sees what /metrics shows."
+            description="Serve the console at /console and the API reference at /docs. Clients that may manage models "
+            "do so in the console too; others see there what /metrics shows."
         ),
     ] = True
     model_url_pattern: Annotated[
         ModelUrls | None,
         Meta(
-            description="Where a model is that requests name and that is not registered: a path or URL with {model} in "
-            "it, loaded at the first request; without {model}, a regular expression for a request's model_url.",
+            description="The source of a model that a request names and that is not registered: a path or URL with "
+            "{model}, loaded at the first request; without {model}, a regular expression for a request's model_url.",
             extra={"type": "text"},
         ),
     ] = None
     max_lazy_models: Annotated[
-        int, Meta(ge=1, description="Models at most that are loaded on demand (model_url_pattern) at a time.")
+        int, Meta(ge=1, description="Limit on models that are loaded on demand (model_url_pattern).")
     ] = 100
     load_on_request: Annotated[
-        bool, Meta(description="Start the workers of the models that the server begins with at their first request.")
+        bool, Meta(description="Start a model's workers at its first request instead of at the server's start.")
     ] = False
     memory_budget: Annotated[
         Positive | None,
         Meta(
-            description="Bytes of memory that the workers of all models may have together: before more are started, "
-            "those of the model whose last request is longest ago end. Unset: any amount."
+            description="Bytes of memory for the workers of all models together. Before a load that exceeds it, the "
+            "model whose last request is longest ago is unloaded. Unset: no limit."
         ),
     ] = None
-    model_store: Annotated[
-        str, Meta(description="Directory whose subdirectories are models, or that is itself a model.")
-    ] = ""
+    model_store: Annotated[str, Meta(description="Directory of model directories, or one model directory.")] = ""
     load_models: Annotated[
-        str, Meta(description="ALL (what is in model_store), NONE, or name:version:engine:devices=url, ...")
+        str, Meta(description="ALL (the models in model_store), NONE, or name:version:engine:devices=url, ...")
     ] = "ALL"
-    default_model: Annotated[
-        str, Meta(description="Model of the routes that name none; unset: the only one there is.")
-    ] = ""
+    default_model: Annotated[str, Meta(description="Model of requests that name none; unset: the only model.")] = ""
     job_queue_size: Annotated[int, Meta(ge=1, description="The models' default for job_queue_size.")] = 1000
     batch_size: Annotated[int, Meta(ge=1, description="The models' default for batch_size.")] = 1
     max_batch_delay_ms: Annotated[int, Meta(ge=0, description="The models' default for max_batch_delay.")] = field(
@@ -222,67 +211,66 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = "*"
     max_request_size: Annotated[
-        int, Meta(ge=1, le=MAX_FRAME_BYTES, description="Bytes a request's body may have, decompressed.")
+        int, Meta(ge=1, le=MAX_FRAME_BYTES, description="Largest body of a request, in bytes after decompression.")
     ] = 64 << 20
     max_bodies_size: Annotated[
         int,
         Meta(
             ge=1,
-            description="Bytes of bodies that are held together, of requests that no worker has yet; what comes beyond "
-            "that is answered as by a full queue.",
+            description="Bytes of the bodies of all requests that wait for a worker. Requests beyond it are refused as "
+            "by a full queue.",
         ),
     ] = 1 << 30
     memory_cache_capacity: Annotated[
-        int, Meta(ge=1, description="Answers to asynchronous requests (x-synchronous: false) that are held at most.")
+        int, Meta(ge=1, description="Limit on stored answers to asynchronous requests (x-synchronous: false).")
     ] = 1000
     memory_cache_bytes: Annotated[int, Meta(ge=1, description="Bytes of these answers together.")] = field(
         default=256 << 20, name="memory_cache_size"
     )
     memory_cache_expiration_s: Annotated[
-        float, Meta(gt=0, description="Seconds that such an answer is held once it is complete, or was last asked for.")
+        float, Meta(gt=0, description="Seconds that such an answer is kept after it is complete, or was last fetched.")
     ] = field(default=3600.0, name="memory_cache_expiration")
     max_connections: Annotated[
         Positive | None,
         Meta(
-            description="Connections at most. Beyond them, the one that has waited longest for a request is closed, "
-            "and 503 is answered where none waits. Unset: what the limit on open files leaves, less a reserve."
+            description="Limit on connections. A further one replaces the connection that has been idle for longest; "
+            "if none is idle, it gets 503. Unset: the limit on open files, less a reserve."
         ),
     ] = None
     max_connections_per_address: Annotated[
         Positive | None,
         Meta(
-            description="Connections at most of an IP address, or of a /64 of IPv6, that is not this machine's; more "
-            "are answered with 503. Unset: any number."
+            description="Limit on connections from one IP address, or one /64 of IPv6, other than this machine's; "
+            "further ones get 503. Unset: no limit."
         ),
     ] = None
     header_timeout_s: Annotated[
         float,
         Meta(
             gt=0,
-            description="Seconds that a request's path and headers may take to come in, for the first of a connection "
-            "with its TLS handshake.",
+            description="Seconds until a request's path and headers have to be complete; for the first request of a "
+            "connection, with its TLS handshake.",
         ),
     ] = field(default=20.0, name="header_timeout")
-    body_timeout_s: Annotated[
-        float, Meta(gt=0, description="Seconds that a request's whole body may take to come in.")
-    ] = field(default=600.0, name="body_timeout")
+    body_timeout_s: Annotated[float, Meta(gt=0, description="Seconds until a request's body has to be complete.")] = (
+        field(default=600.0, name="body_timeout")
+    )
     idle_timeout_s: Annotated[
         float,
         Meta(
             gt=0,
-            description="Seconds that an open connection may wait for its next request, or for its client to take the "
-            "rest of an answer.",
+            description="Seconds until a connection is closed that waits for its next request, or for its client to "
+            "read the rest of an answer.",
         ),
     ] = field(default=900.0, name="idle_timeout")
-    drain_timeout_s: Annotated[
-        float, Meta(ge=0, description="Seconds that running requests get to finish at shutdown.")
-    ] = field(default=30.0, name="drain_timeout")
+    drain_timeout_s: Annotated[float, Meta(ge=0, description="Seconds for running requests to finish at shutdown.")] = (
+        field(default=30.0, name="drain_timeout")
+    )
     drain_delay_s: Annotated[
         float,
         Meta(
             ge=0,
-            description="Seconds after SIGTERM in which new requests are still answered, with 503: load balancers "
-            "notice meanwhile.",
+            description="Seconds after SIGTERM in which new requests get 503, so that load balancers notice.",
         ),
     ] = field(default=5.0, name="drain_delay")
     wait_model_loading: Annotated[
@@ -300,9 +288,9 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(
             pattern=HOSTS_PATTERN,
-            description="Names under which clients may address the server, separated by commas: models.example.com, "
-            "*.example.com for all below, * for any. Beside them localhost, *.internal and IP addresses. Unset: "
-            "these at loopback addresses, any name at others.",
+            description="Host names that requests may have, separated by commas: models.example.com, *.example.com for "
+            "all below it, * for any. localhost, *.internal and IP addresses are always allowed. Unset: no others at "
+            "loopback addresses, any name at other addresses.",
             extra={"expected": HOSTS_EXPECTED},
         ),
     ] = ""
@@ -316,10 +304,10 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = ""
     cors_allowed_methods: Annotated[
-        HeaderValue, Meta(description="Access-Control-Allow-Methods; unset: those of the path, when a page asks.")
+        HeaderValue, Meta(description="Access-Control-Allow-Methods; unset: the methods of the path.")
     ] = ""
     cors_allowed_headers: Annotated[
-        HeaderValue, Meta(description="Access-Control-Allow-Headers; unset: those that a page asks for.")
+        HeaderValue, Meta(description="Access-Control-Allow-Headers; unset: the headers that a page asks for.")
     ] = ""
     request_id_header_key: Annotated[
         str,
@@ -331,36 +319,38 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = "x-request-id"
     batch_directory: Annotated[
         str,
-        Meta(description="Directory of /v1/files and /v1/batches, for whoever may use models; unset: there are none."),
+        Meta(description="Directory of /v1/files and /v1/batches; unset: the server has neither."),
     ] = ""
-    batch_max_files: Annotated[int, Meta(ge=1, description="Files, and batches, that are kept at most.")] = 1000
+    batch_max_files: Annotated[int, Meta(ge=1, description="Limit on files, and on batches.")] = 1000
     batch_max_file_bytes: Annotated[
-        int, Meta(ge=1, description="Bytes that an uploaded file may have, decompressed; OpenAI's batches take 200 MB.")
+        int,
+        Meta(ge=1, description="Largest uploaded file, in bytes after decompression; OpenAI's batches take 200 MB."),
     ] = 200 << 20
-    batch_max_bytes: Annotated[int, Meta(ge=1, description="Bytes of kept files at which no further one is taken.")] = (
-        16 << 30
-    )
-    batch_max_requests: Annotated[int, Meta(ge=1, description="Requests that a batch may have.")] = 50_000
+    batch_max_bytes: Annotated[
+        int, Meta(ge=1, description="Bytes of all files together; then uploads are refused.")
+    ] = 16 << 30
+    batch_max_requests: Annotated[int, Meta(ge=1, description="Limit on requests of one batch.")] = 50_000
     batch_max_running: Annotated[int, Meta(ge=1, description="Batches that run at a time; others wait.")] = 2
     batch_share: Annotated[float, Meta(gt=0, le=1, description="The models' default for batch_share.")] = 0.5
     batch_busy_share: Annotated[float, Meta(ge=0, le=1, description="The models' default for batch_busy_share.")] = (
         0.125
     )
     responses_directory: Annotated[
-        str, Meta(description="Directory of the responses (/v1/responses) that are kept; unset: they are in memory.")
+        str, Meta(description="Directory of stored responses (/v1/responses); unset: memory.")
     ] = ""
     responses_max: Annotated[
-        int, Meta(ge=0, description="Responses that are kept at most, the least recently used go first; 0: none are.")
+        int,
+        Meta(ge=0, description="Limit on stored responses; the least recently used are dropped. 0: none are stored."),
     ] = 10_000
     responses_max_bytes: Annotated[
         int, Meta(ge=1, description="Bytes of these responses and their input together.")
     ] = 128 << 20
     responses_expiration_s: Annotated[
-        float, Meta(gt=0, description="Seconds that a response is kept; OpenAI keeps one for 30 days.")
+        float, Meta(gt=0, description="Seconds that a response is stored; OpenAI stores one for 30 days.")
     ] = field(default=30 * 24 * 3600.0, name="responses_expiration")
     log_format: Annotated[
         Literal["text", "json"],
-        Meta(description="What log lines are: text; or json, an object on each line, of what is printed too."),
+        Meta(description="Form of the log: text; or json, an object on each line, for printed lines too."),
     ] = "text"
     given_keys: tuple[ApiKey, ...] = ()
     traces: bool = False

@@ -16,19 +16,19 @@ class ServingSettings(msgspec.Struct, frozen=True, kw_only=True):
     engine: Annotated[
         str,
         Meta(
-            description="DJL's engine: Python; DeepSpeed has DeepSpeed serve the model, where it is installed. "
-            "Models of its others run on Python's."
+            description="DJL's engine: Python; or DeepSpeed, if it is installed. Models of DJL's other engines run on "
+            "Python."
         ),
     ] = ""
     job_queue_size: Annotated[
-        int, Meta(ge=1, description="Requests that may wait for a worker; one more is refused at once.")
+        int, Meta(ge=1, description="Requests that may wait for a worker; further ones are refused at once.")
     ] = 1000
     batch_size: Annotated[
         int,
         Meta(
             ge=1,
             description="Requests gathered into one call of the handler (dynamic batching); with "
-            "option.rolling_batch=disable, sequences that the built-in one generates at once.",
+            "option.rolling_batch=disable, sequences that the built-in handler generates at once.",
             extra={"aliases": ["max_dynamic_batch_size"]},
         ),
     ] = 1
@@ -41,8 +41,8 @@ class ServingSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_workers: Annotated[
         Positive | None,
         Meta(
-            description="Worker processes at most: further ones start while requests wait, and each has a copy of the "
-            "model; unset: minWorkers.",
+            description="Limit on worker processes. More than minWorkers start while requests wait; each has a copy of "
+            "the model. Unset: minWorkers.",
             extra={"aliases": ["max_workers"]},
         ),
     ] = field(default=None, name="maxWorkers")
@@ -59,7 +59,7 @@ class ServingSettings(msgspec.Struct, frozen=True, kw_only=True):
         Positive | None, Meta(description="maxWorkers of a GPU.", extra={"aliases": ["gpu.max_workers"]})
     ] = field(default=None, name="gpu.maxWorkers")
     max_idle_time_s: Annotated[
-        float, Meta(gt=0, description="Seconds that a worker beyond minWorkers may have nothing to do before it ends.")
+        float, Meta(gt=0, description="Seconds without a request after which a worker beyond minWorkers ends.")
     ] = field(default=60.0, name="max_idle_time")
     retry_threshold: Annotated[
         int, Meta(ge=0, description="Failed worker starts in a row that are tolerated before the model is FAILED.")
@@ -68,8 +68,8 @@ class ServingSettings(msgspec.Struct, frozen=True, kw_only=True):
         float,
         Meta(
             gt=0,
-            description="Seconds that a worker, or its engine, may say nothing at all: then it gets no requests, and "
-            "is replaced if its process was stopped.",
+            description="Seconds without a heartbeat of a worker or its engine after which it gets no requests; it is "
+            "replaced if its process was stopped.",
         ),
     ] = field(default=5.0, name="heartbeat_timeout")
     load_on_devices: Annotated[
@@ -86,18 +86,17 @@ class ServingSettings(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             gt=0,
             le=1,
-            description="Part of the requests that run at once in a worker that batches (/v1/batches) get, at least "
-            "one.",
+            description="Share of a worker's concurrent requests for batches (/v1/batches), at least one.",
         ),
     ] = 0.5
     batch_busy_share: Annotated[
         float,
-        Meta(ge=0, le=1, description="That part while there are other requests, and for 5 s after; at least one."),
+        Meta(ge=0, le=1, description="The same while there are other requests, and for 5 s after; at least one."),
     ] = 0.125
     routing: Annotated[
         Literal["prefix", "least_busy"],
         Meta(
-            description="Which of several workers gets a request. prefix: the one that has computed the beginning of "
-            "its prompt, or has its session, unless that one is busy; least_busy: the one with the fewest requests."
+            description="The choice among several workers. prefix: the worker with the prompt's prefix in its cache, "
+            "or with the session, unless it is busy; least_busy: the worker with the fewest requests."
         ),
     ] = "prefix"

@@ -14,7 +14,7 @@ import heapq
 import itertools
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from .precedence import Precedence
 
@@ -29,6 +29,8 @@ class Ranked(Protocol):
 
 
 T = TypeVar("T", bound=Ranked)
+#: More than rounding takes from a whole part, and less than a weight could add to one.
+_ROUNDING: Final = 1e-9
 #: Identifies a tenant; its batches are a tenant of their own, which comes after all others.
 TenantKey = tuple[bool, str]
 
@@ -36,13 +38,14 @@ TenantKey = tuple[bool, str]
 class _Tenant(Generic[T]):
     """A tenant that has seats or waiting items."""
 
-    __slots__ = ("lanes", "seats", "served", "waiting", "weight")
+    __slots__ = ("credit", "lanes", "seats", "served", "waiting", "weight")
 
     def __init__(self, weight: float, served: float) -> None:
         self.weight = weight
         self.seats = 0
         self.served = served  # seats taken so far, divided by the weight
         self.waiting = 0
+        self.credit = 0.0  # the fraction of a unit of work that its last part of a budget lacked
         self.lanes: dict[int, OrderedDict[T, int]] = {}  # by priority: items, with their numbers in order of arrival
 
     def items(self) -> list[tuple[int, T]]:
@@ -182,6 +185,8 @@ class FairQueue(Generic[T]):
     def allot(self, budget: int, seated: Iterable[T], work: Callable[[T], int]) -> dict[TenantKey, int]:
         """Divide a budget of work among tenants by weight. Batches get what all others leave.
 
+        Parts are whole. Fractions add up over calls, so that a light tenant gets its share of small budgets too.
+
         Args:
             seated: items with seats that have work to do; all waiting items count, too.
             work: how much an item could use.
@@ -198,12 +203,15 @@ class FairQueue(Generic[T]):
                     break
                 demands[key] += work(item)
         weights = {key: tenant.weight for key, tenant in self._tenants.items()}
+        credits = {key: tenant.credit for key, tenant in self._tenants.items()}
         parts: dict[TenantKey, int] = {}
         for background in (False, True):
             of_kind = {key: demand for key, demand in demands.items() if key[0] is background}
-            shares = divide(budget, of_kind, weights)
+            shares = divide(budget, of_kind, weights, credits)
             budget -= sum(shares.values())
             parts.update(shares)
+        for key, tenant in self._tenants.items():
+            tenant.credit = credits[key]
         return parts
 
     def yielding(self, waiting: T, seated: Sequence[T], seats: int) -> T | None:
@@ -302,17 +310,29 @@ class FairQueue(Generic[T]):
             del self._tenants[key]
 
 
-def divide(budget: int, demands: Mapping[TenantKey, int], weights: Mapping[TenantKey, float]) -> dict[TenantKey, int]:
-    """Divide a budget by weight; nobody gets more than their demand, and the rest goes to those who want more.
+def divide(
+    budget: int,
+    demands: Mapping[TenantKey, int],
+    weights: Mapping[TenantKey, float],
+    credits: dict[TenantKey, float],
+) -> dict[TenantKey, int]:
+    """Divide a budget by weight. No tenant gets more than its demand; the rest goes to those with a greater demand.
+
+    Args:
+        credits: by tenant, the fraction that its last part lacked. It is added to this part, and replaced by the
+            fraction that this part lacks; 0 for a tenant whose demand is met.
 
     Example:
-        >>> divide(100, {(False, "a"): 500, (False, "b"): 10}, {(False, "a"): 1.0, (False, "b"): 1.0})
+        >>> a, b = (False, "a"), (False, "b")
+        >>> divide(100, {a: 500, b: 10}, {a: 1.0, b: 1.0}, {a: 0.0, b: 0.0})
         {(False, 'b'): 10, (False, 'a'): 90}
     """
     parts: dict[TenantKey, int] = {}
     weight = sum(weights[key] for key in demands)
     for key in sorted(demands, key=lambda key: demands[key] / weights[key]):
-        parts[key] = min(demands[key], round(budget * weights[key] / weight))
+        due = budget * weights[key] / weight + credits[key]
+        parts[key] = min(demands[key], budget, int(due + _ROUNDING))
+        credits[key] = min(max(due - parts[key], 0.0), 1.0) if parts[key] < demands[key] else 0.0
         budget -= parts[key]
         weight -= weights[key]
     return parts

@@ -7,7 +7,7 @@ that a long prompt never stalls the others. `pacing` bounds the prefill tokens o
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from ...core.turns.fair_queue import FairQueue, TenantKey, tenant_of
@@ -107,10 +107,10 @@ class Scheduler:
 
     def _fill(self, budget: int) -> list[SequenceChunk]:
         """The chunks of a step with at most `budget` prefill tokens."""
-        if budget > 0:
-            self._yield_place()
+        budgets = self._budgets(budget)
+        self._yield_place(budgets)
         chunks: list[SequenceChunk] = []
-        running, budgets = self._ranked(), self._budgets(budget)
+        running = self._ranked()
         for sequence in running:  # sequences that are preempted meanwhile are at its end
             tenant = tenant_of(sequence)
             length = 1 if sequence.remaining == 1 else self._piece(sequence, budgets[tenant])
@@ -146,9 +146,9 @@ class Scheduler:
         sequence = self.running[0] if self.running else self.waiting.first
         return {} if sequence is None else {tenant_of(sequence): budget}
 
-    def _yield_place(self) -> None:
-        """Preempt running sequences for the first waiting one, if that has more right to their places."""
-        if self.waiting.plain or (waiting := self.waiting.first) is None:
+    def _yield_place(self, budgets: Mapping[TenantKey, int]) -> None:
+        """Preempt running sequences for the first waiting one, if it has more right to their places and can begin."""
+        if self.waiting.plain or (waiting := self.waiting.first) is None or budgets[tenant_of(waiting)] <= 0:
             return
         if self._adapters is not None and waiting.adapter_number not in (0, *self._adapters.held):
             return

@@ -378,10 +378,11 @@ class PagedRollingBatch(RollingBatch):
 
     def _end(self, sequence: Sequence) -> None:
         del self._sequences[sequence.id]
-        if self._compiling.pop(sequence.id, None) is None:
+        compiling = self._compiling.pop(sequence.id, None)
+        if compiling is None:
             self.scheduler.remove(sequence)
         elif sequence.sampling.grammar is not None:
-            self.grammars.leave(sequence.sampling.grammar)
+            self.grammars.leave(sequence.sampling.grammar, compiling)
         if self._adapters is not None:
             self._adapters.end(sequence)
         self.runner.forget(sequence)

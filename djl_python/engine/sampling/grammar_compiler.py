@@ -100,13 +100,17 @@ class GrammarCompiler:
         job.waiting += 1
         return job.future
 
-    def leave(self, grammar: Grammar) -> None:
-        """Note that a sequence no longer waits for its grammar. When no sequence waits, compiling stops."""
+    def leave(self, grammar: Grammar, future: Future[CompiledGrammar]) -> None:
+        """Note that a sequence no longer waits for its grammar. When no sequence waits, compiling stops.
+
+        Args:
+            future: what `compile` returned for the sequence. After a failure, others may wait for a later one.
+        """
         job = self._jobs.get(grammar)
-        if job is None:
+        if job is None or job.future is not future or future.done():
             return
         job.waiting -= 1
-        if job.waiting <= 0 and not job.future.done():
+        if job.waiting <= 0:
             del self._jobs[grammar]
             job.attempt.cancel()
             job.future.cancel()

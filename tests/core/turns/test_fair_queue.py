@@ -185,17 +185,30 @@ class TestBudgets:
     B: TenantKey = (False, "b")
 
     def test_a_budget_is_divided_by_weight(self) -> None:
-        assert divide(100, {self.A: 900, self.B: 900}, {self.A: 1.0, self.B: 3.0}) == {self.A: 25, self.B: 75}
+        credits = {self.A: 0.0, self.B: 0.0}
+        assert divide(100, {self.A: 900, self.B: 900}, {self.A: 1.0, self.B: 3.0}, credits) == {self.A: 25, self.B: 75}
 
     def test_the_rest_of_a_small_demand_goes_to_others(self) -> None:
-        assert divide(100, {self.A: 900, self.B: 4}, {self.A: 1.0, self.B: 1.0}) == {self.A: 96, self.B: 4}
+        credits = {self.A: 0.0, self.B: 0.0}
+        assert divide(100, {self.A: 900, self.B: 4}, {self.A: 1.0, self.B: 1.0}, credits) == {self.A: 96, self.B: 4}
+
+    @pytest.mark.parametrize("weight", [20.0, 1000.0])
+    def test_shares_below_one_unit_add_up(self, weight: float) -> None:
+        heavy, light = Item("heavy", Precedence("gold", weight), work=900), Item("light", Precedence("b"), work=900)
+        queue = filled(light)
+        queue.seat(heavy)
+        budget, calls = 7, 3000
+        parts = [queue.allot(budget, [heavy], lambda item: item.work) for _ in range(calls)]
+        assert all(sum(part.values()) == budget for part in parts)
+        assert abs(sum(part[self.B] for part in parts) - budget * calls / (weight + 1)) <= 1
 
     def test_nothing_is_lost_or_made(self) -> None:
         rng = random.Random(2)
         for _ in range(200):
             demands = {(False, str(number)): rng.randrange(0, 300) for number in range(rng.randrange(1, 7))}
             weights = {key: rng.choice([0.5, 1.0, 3.0]) for key in demands}
-            parts = divide(256, demands, weights)
+            credits = {key: rng.choice([0.0, 0.5, 1.0]) for key in demands}
+            parts = divide(256, demands, weights, credits)
             assert sum(parts.values()) == min(256, sum(demands.values()))
             assert all(0 <= parts[key] <= demands[key] for key in demands)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import pytest
@@ -58,6 +59,26 @@ def test_prompts_are_read_beside_those_whose_every_step_has_drafts() -> None:
             run(made, drafts=3)
         assert late.computed
         made.remove(late)
+
+
+@pytest.mark.parametrize("weight", [20.0, 1000.0])
+def test_a_light_tenant_begins_within_its_share_and_costs_the_other_one_preemption(weight: float) -> None:
+    made, heavy = scheduler(blocks=4000), Precedence("gold", weight)
+
+    def queue(number: int, precedence: Precedence) -> Sequence:
+        made.add(queued := dataclasses.replace(sequence(number, PROMPT), precedence=precedence))
+        return queued
+
+    for number in range(1, 200):
+        queue(number, heavy)
+    for _ in range(40):
+        run(made)
+    assert len(made.running) == made.max_sequences
+    light, before, read = queue(900, Precedence("light")), made.preemptions, 0
+    while not light.computed:
+        read += sum(chunk.length for chunk in run(made) if chunk.sequence.remaining > 1)
+        assert read < 3 * (weight + 1), "a token is due to it for each `weight` tokens of others"
+    assert made.preemptions <= before + 1
 
 
 def test_a_step_is_not_empty_because_the_one_that_generates_gives_way() -> None:

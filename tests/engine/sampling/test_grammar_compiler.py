@@ -141,11 +141,11 @@ def test_a_grammar_that_nobody_waits_for_is_not_compiled_any_further(
     futures = [compiler.compile(one) for one in (*running, running[0], waiting)]
     until(lambda: len(attempts) == 2 and all(attempt.pid for attempt in attempts.values()))
     pids = [attempts[one].pid for one in running]
-    compiler.leave(waiting)
-    compiler.leave(running[0])
+    compiler.leave(waiting, futures[3])
+    compiler.leave(running[0], futures[0])
     assert psutil.pid_exists(pids[0]) and not futures[0].done()  # another sequence waits for it
-    compiler.leave(running[0])
-    compiler.leave(running[1])
+    compiler.leave(running[0], futures[2])
+    compiler.leave(running[1], futures[1])
     until(lambda: not any(map(psutil.pid_exists, pids)))
     for future in futures:
         with pytest.raises(CancelledError):
@@ -170,9 +170,12 @@ def test_a_failure_to_start_a_trial_is_not_cached(compiler: GrammarCompiler, mon
     kill_starters()
     with monkeypatch.context() as patch:
         patch.setattr(grammar_trials, "start", fail)
+        failed = compiler.compile(Grammar("regex", "a"))
         with pytest.raises(GenerationError, match="no process may be started"):
-            compiler.compile(Grammar("regex", "a")).result()
-    compiler.compile(Grammar("regex", "a")).result()
+            failed.result()
+    again = compiler.compile(Grammar("regex", "a"))
+    compiler.leave(Grammar("regex", "a"), failed)  # the other sequence has waited for another attempt
+    again.result()
 
 
 def test_the_processes_end_with_the_compiler(compiler: GrammarCompiler) -> None:

@@ -94,6 +94,8 @@ class TextStream:
             tokens, stop = self._match(self._matcher, token, reason is not None)
             reason = reason if stop is None else FinishReason.STOP
             self._texts += [token.text for token in tokens]
+            if stop is None and reason is FinishReason.STOP:
+                stop = self._stop_of(token_id)
         return tokens, None if reason is None else self._finish(reason, stop)
 
     def cut(self) -> tuple[list[Token], Finish]:
@@ -115,7 +117,15 @@ class TextStream:
         if left_out.get(event.finish or FinishReason.LENGTH):
             return self._detokenizer.flush(), True
         text = self._detokenizer.push(event.token_id) + self._detokenizer.flush()
-        return text, event.token_id in self._tokenizer.special_ids
+        special = event.token_id in self._tokenizer.special_ids
+        if event.finish is FinishReason.STOP and special and options.skip_special_tokens:
+            text += self._stop_of(event.token_id) or ""  # the detokenizer leaves it out
+        return text, special
+
+    def _stop_of(self, token_id: int) -> str | None:
+        """The stop sequence that is this token; None: none is."""
+        word = self._tokenizer.id_to_token(token_id)
+        return word if word in self._options.stop_sequences else None
 
     def _match(self, matcher: StopMatcher, token: Token, last: bool) -> tuple[list[Token], str | None]:
         """Hold, release or cut; (tokens to release, the stop sequence that matched)."""

@@ -160,8 +160,10 @@ class Beams:
 
     def cut(self) -> None:
         """End the search: a running beam competes with the finished ones as if it ended here."""
-        power = self._counted**self._branching.length_penalty
-        running = [Beam(beam.score / power, beam.tokens) for beam in self.running] if self._length else []
+        running: list[Beam] = []
+        if self._length:
+            power = self._counted**self._branching.length_penalty
+            running = [Beam(beam.score / power, beam.tokens) for beam in self.running]
         self.finished = sorted(self.finished + running, key=lambda beam: -beam.score)[: self._branching.num_beams]
         self.done = True
 
@@ -262,11 +264,11 @@ class BeamSearch:
         ]
 
     def _receive(self, index: int, event: TokenEvent) -> None:
+        now_s = self._generation.count_token(self._last_s)
         self._alternatives[index] = event.top
         self._missing -= 1
         if self._missing:
             return
-        now_s = self._generation.count_token(self._last_s)
         if self._last_s is None:
             self._prompt_event = event
             self._generation.count_cached(event.cached_tokens)

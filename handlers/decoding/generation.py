@@ -106,7 +106,7 @@ class Generation:
         self._has_token = False  # whether a token of any sequence has come
         most = engine.limits.max_batch_size
         self._most_sequences = most - most // _SHARE_FOR_OTHERS
-        self._jobs: Sequence[Job] = ()
+        self._jobs: dict[int, Job] = {}  # those whose prompts have no answer yet, by index
         self._waiting = deque[Job]()
         self._running: dict[int, int] = {}  # index of a prompt: its sequences
 
@@ -121,7 +121,7 @@ class Generation:
             PredictTimeoutError: the deadline passed before the first token.
             ServingError: the engine failed.
         """
-        self._jobs, self._waiting = jobs, deque(jobs)
+        self._jobs, self._waiting = {job.index: job for job in jobs}, deque(jobs)
         timer = None
         try:
             self._start_jobs()
@@ -138,7 +138,7 @@ class Generation:
 
     def prompt_ended(self, index: int) -> None:
         """A prompt has its answer, or has failed: others may start."""
-        del self._running[index]
+        del self._running[index], self._jobs[index]
         self._start_jobs()
 
     def _start_jobs(self) -> None:
@@ -159,7 +159,7 @@ class Generation:
             for job in self._waiting:
                 self._running[job.index] = job.sequences
             self._waiting.clear()
-            for job in self._jobs:
+            for job in list(self._jobs.values()):
                 job.cut()
         except BaseException as error:
             self.answer.fail(error)

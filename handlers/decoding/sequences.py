@@ -62,6 +62,7 @@ class SampledSequences:
         if self._drawn > 1 and not generation.answer.streams:
             self._kept = [[] for _ in range(self._drawn)]
         self._open = self._drawn  # sequences that have not ended
+        self._started = False
         if self._kept is None and not generation.answer.shows_logprobs:
             prepared = _with_sampling(prepared, logprobs=False, top_logprobs=0)
         self._sequences = [
@@ -73,6 +74,7 @@ class SampledSequences:
 
     def start(self) -> None:
         """Submit the first sequence; its siblings follow when they can share the prompt in the engine's cache."""
+        self._started = True
         first, *siblings = self._sequences
 
         def start_siblings(prompt_read: PromptRead | None) -> None:
@@ -86,7 +88,7 @@ class SampledSequences:
     def cut(self) -> None:
         """End every sequence that has not ended, with its text so far."""
         for sequence in self._sequences:
-            sequence.cut()
+            sequence.cut(after_a_token=self._started and self._generation.answer.streams)
 
     def _deliver(self, index: int) -> Callable[[Delta], None]:
         return self._generation.answer.write if self._kept is None else self._kept[index].append
@@ -153,14 +155,15 @@ class _SampledSequence:
         self._submitted_s = time.perf_counter()
         self._id = self._generation.submit(self._prepared, self._prepared.ids, self._sampling, self._receive)
 
-    def cut(self) -> None:
+    def cut(self, *, after_a_token: bool) -> None:
         """End the sequence with its text so far, unless it has ended.
 
-        The events of some streams need a token each, so a stream ends with its next token.
+        Args:
+            after_a_token: end it with its next token, as the events of some streams need a token each.
         """
         if self._ended:
             return
-        if self._generation.answer.streams:
+        if after_a_token:
             self._cuts = True
             return
         now_s = time.perf_counter()
@@ -180,11 +183,12 @@ class _SampledSequence:
         if self._cuts and event.finish is None:
             event = msgspec.structs.replace(event, finish=FinishReason.LENGTH)
             self._generation.cancel(event.request_id)
+        thought = self._thought
         self._take(event, now_s)
-        if self._thought is not None and not self._ended:
-            self._thought.note(event)
-            if self._thought.is_spent(self._choice):
-                self._end_thought(self._thought, now_s)
+        if thought is not None and thought is self._thought and not self._ended:  # else the sequence has begun again
+            thought.note(event)
+            if thought.is_spent(self._choice):
+                self._end_thought(thought, now_s)
 
     def _take(self, event: TokenEvent, now_s: float) -> None:
         """Pass on the text that an event makes certain."""

@@ -158,6 +158,23 @@ def test_a_stop_token_shows_if_stop_texts_do(plain: Tokenizer, skip: bool, speci
     assert kept.text == ("hi" if skip and special else "hi<|end|>" if special else "hi!")
 
 
+@pytest.mark.parametrize("skip", [True, False])
+@pytest.mark.parametrize("included", [True, False])
+def test_a_special_token_may_be_a_stop_sequence(plain: Tokenizer, skip: bool, included: bool) -> None:
+    """Where special tokens are left out of the text, the engine ends it at the token (`hidden_stops`)."""
+    stop = plain.token_to_id("<|end|>")
+    assert stop is not None
+    ended = run(
+        plain,
+        [*encode(plain, "hi"), stop],
+        end=FinishReason.STOP,
+        skip_special_tokens=skip,
+        include_stop_str_in_output=included,
+        stop_sequences=("<|end|>", "?"),
+    )[1]
+    assert (ended.reason, ended.stop, ended.text) == (FinishReason.STOP, "<|end|>", "hi<|end|>" if included else "hi")
+
+
 def test_a_token_has_one_name_wherever_it_stands(plain: Tokenizer) -> None:
     """Half a character, the end of a text, and what a stop sequence cuts off are called as they are elsewhere."""
     eos = plain.token_to_id("<|end|>")

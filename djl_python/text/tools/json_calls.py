@@ -115,8 +115,8 @@ class HermesParser(JsonParser):
             return self._read(CallReader(), self._close)
         if end := next((mark for mark in self.ends if self._text.startswith(mark)), ""):
             self._text = self._text.removeprefix(end)
-        elif any(mark.startswith(self._text) for mark in self.ends):
-            return False
+        elif not self._text or any(mark.startswith(self._text) for mark in self.ends):
+            return False  # more of such characters may follow, or the rest of a mark
         self._state = self._begin
         return True
 

@@ -15,13 +15,16 @@ from tokenizers import Tokenizer as Fast
 from tokenizers import decoders, models
 from transformers import AutoModelForCausalLM
 
+from djl_python.core.call_usage import CallUsage
 from djl_python.core.errors import ParameterError
 from djl_python.core.types import Branching, Delta, Finish, GenerateRequest, Grammar, SamplingParams, TextOptions
 from djl_python.engine.client import EngineClient
 from djl_python.handlers.decoding.beam_search import Beams
 from djl_python.handlers.text_generation import TextGenerationHandler
+from djl_python.inputs import Input
+from djl_python.ipc.protocol import Call
 from tests.checkpoints import build_checkpoint
-from tests.handlers.harness import BYTES, EOS, Served, ids
+from tests.handlers.harness import BYTES, EOS, FakeReply, Served, ids
 
 #: One engine for the module: a process that imports torch takes seconds to start.
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -177,6 +180,19 @@ async def test_beams_have_tokens_and_a_finish_each(served: Served) -> None:
         assert "".join(token.text for token in finish.prefill) == "hello"
         assert finish.timings.inference_s > 0
         assert finish.seed is None
+
+
+async def test_every_token_that_the_engine_generates_counts(served: Served) -> None:
+    sent: list[tuple[int, int]] = []
+    request = GenerateRequest(
+        prompt="hello", sampling=SamplingParams(max_new_tokens=5), branching=Branching(n=3, num_beams=4)
+    )
+    call = Call(1, "plain", "generate", "POST", "/", (), {}, msgspec.json.encode({"requests": [request]}))
+    inputs = Input.from_call(call)
+    inputs.usage = CallUsage(lambda prompt, generated: sent.append((prompt, generated)))
+    await served.handler.serve(inputs, FakeReply())
+    inputs.usage.send()
+    assert sum(generated for _, generated in sent) == 1 + 4 * 4  # the prompt's only beam, and then four
 
 
 async def test_a_stop_sequence_finishes_a_beam(served: Served) -> None:

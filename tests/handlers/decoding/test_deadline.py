@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,45 @@ async def test_siblings_that_have_not_begun_are_empty(served: Served) -> None:
     got = await cut(served, request("longer", n=2), request("x"), steps=1)
     assert sorted(texts(got).values()) == ["", " ", " "]
     assert {end.reason for end in finishes(got).values()} == {FinishReason.LENGTH}
+
+
+async def test_prompts_of_a_stream_that_have_not_begun_are_empty(served: Served) -> None:
+    task, reply = ask(served, *[request("longer") for _ in range(6)], stream=True)
+    await served.submitted(4)  # as many as there is room for
+    served.engine.step()
+    await asyncio.sleep(float(SOON_S))
+    served.engine.step()
+    await task
+    assert len(served.engine.prompts) == 4
+    assert [finishes(deltas(reply))[i].text for i in range(6)] == [" L"] * 4 + [""] * 2
+    assert {end.reason for end in finishes(deltas(reply)).values()} == {FinishReason.LENGTH}
+
+
+async def test_a_prompt_that_has_failed_is_not_cut_too(model_dir: Path) -> None:
+    served = await Served(model_dir).load(rolling_batch="disable")
+    body = {"inputs": ["longer", "long"], "parameters": {"max_new_tokens": 40}}
+    headers: dict[str, Any] = {DEADLINE_HEADER: SOON_S}
+    task, reply = served.call("lmi", "predict", body, **headers)
+    await served.submitted(2)
+    served.engine.step()
+    _, _, on_event, _ = served.engine.sequences.pop(1)
+    served.engine.fail_one(on_event, 1, "NaN")
+    served.engine.step()
+    await task
+    failed, cut_off = json.loads(reply.body)
+    assert (failed["error"], cut_off["generated_text"]) == ("NaN", " L")
+
+
+@pytest.mark.parametrize("length_penalty", [-1.0, 0.0, 1.0])
+async def test_a_search_that_has_not_begun_is_empty(served: Served, length_penalty: float) -> None:
+    served.engine.top_of = lambda token_id: tuple((97 + i, -1.0 - i) for i in range(4))
+    branching = Branching(num_beams=2, length_penalty=length_penalty)
+    late = msgspec.structs.replace(request("longer"), branching=branching)
+    task, reply = ask(served, *[request("longer") for _ in range(4)], late)
+    await served.submitted(4)
+    served.engine.step()
+    await task
+    assert (finishes(deltas(reply))[4].text, finishes(deltas(reply))[4].reason) == ("", FinishReason.LENGTH)
 
 
 async def test_beams_are_cut_at_the_best_so_far(served: Served) -> None:

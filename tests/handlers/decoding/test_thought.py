@@ -17,6 +17,7 @@ from djl_python.core.types import (
     Grammar,
     SamplingParams,
     ThinkingBudget,
+    ToolUse,
 )
 from tests.handlers.decoding.test_sequences import finishes, texts
 from tests.handlers.harness import Served, ids
@@ -80,6 +81,19 @@ async def test_a_grammar_applies_behind_the_mark(served: Served) -> None:
     await served.plain(chat(len(THOUGHT), grammar=grammar))
     first, rest = (served.engine.sampling[number].grammar for number in (1, 2))
     assert first is not None and first.before is not None and rest == grammar
+
+
+async def test_an_answer_that_begins_again_in_its_form_thinks_again_from_the_prompt(model_dir: Path) -> None:
+    (model_dir / "chat_template.jinja").write_text("{{ messages[0].content }}{% if tools %}<tool_call>{% endif %}")
+    served = await Served(model_dir).load(reasoning_parser="qwen3", tool_call_parser="hermes", max_model_len=256)
+    served.engine.script_of = lambda prompt: ids("Yes." if prompt.endswith(MARK) else f"{THOUGHT} and so on")
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+    asked = chat(len(THOUGHT), grammar=Grammar("regex", "[A-Z].*"))
+    assert isinstance(asked.prompt, Chat)
+    prompt = msgspec.structs.replace(asked.prompt, tool_use=ToolUse(tools=(tool,)))
+    await served.plain(msgspec.structs.replace(asked, prompt=prompt))
+    assert served.engine.prompts[2] == served.engine.prompts[4] == ids(f"hi<tool_call>{THOUGHT}{MARK}")
+    assert served.engine.sampling[2].max_new_tokens == served.engine.sampling[4].max_new_tokens
 
 
 async def test_the_rest_is_drawn_anew_and_reproducibly(served: Served) -> None:

@@ -329,6 +329,7 @@ HEARD = [
     ("longcat", f"<longcat_tool_call>{CALL}</longcat_tool_call>", "", [("weather", ARGUMENTS)]),
     ("internlm", f"<|action_start|><|plugin|>\n{LLAMA}\n<|action_end|>", "", [("weather", ARGUMENTS)]),
     ("granite-20b-fc", f"<function_call> {CALL}\n<function_call> {CALL}", "", [("weather", ARGUMENTS)] * 2),
+    ("granite-20b-fc", f"<function_call>{CALL}}}\n```", "", [("weather", ARGUMENTS)]),
     (
         "gigachat3",
         f"So.<|message_sep|>\n\nfunction call<|role_sep|>\n{CALL}",

@@ -131,8 +131,8 @@ class TextOptions(msgspec.Struct, frozen=True, kw_only=True):
 class Branching(msgspec.Struct, frozen=True, kw_only=True):
     """How many sequences a request generates, and which of them it returns.
 
-    `best_of` sequences are drawn and the `n` with the highest mean log-probability are returned, best first. With
-    `num_beams` > 1 they come from beam search (transformers' definition) instead.
+    `best_of` sequences are drawn. If that is more than `n`, the `n` with the highest mean log-probability are returned,
+    best first. With `num_beams` > 1 they come from beam search (transformers' definition) instead.
     """
 
     n: int = 1
@@ -352,7 +352,7 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one engine step for one sequence of a request.
 
     Attributes:
-        choice: the number of the sequence in the answer: prompt by prompt, and within a prompt the best first.
+        choice: the number of the sequence in the answer: prompt by prompt.
         prompt: in a sequence's first delta, the prompt as the model got it, as text; else "".
         prefill: in a sequence's first delta, the prompt's tokens, if they were asked for.
         tokens: the new tokens.

@@ -44,7 +44,7 @@ async def generate(generation: Generation, prompts: Sequence[Prepared], deadline
 class SampledSequences:
     """The sequences of one prompt, drawn independently of each other: `n`, or the best `n` of `best_of`.
 
-    They are numbered best first, by the mean of their log-probabilities; in a stream, in the order of drawing.
+    The best of more are numbered best first, by the mean of their log-probabilities; otherwise in the order of drawing.
 
     Raises:
         ParameterError: the best of several sequences are to be streamed.
@@ -59,7 +59,7 @@ class SampledSequences:
         if self._drawn > self._wanted and generation.answer.streams:
             raise ParameterError("best_of: sequences can't be streamed before the best is known", "best_of")
         self._kept: list[list[Delta]] | None = None
-        if self._drawn > 1 and not generation.answer.streams:
+        if self._drawn > self._wanted:
             self._kept = [[] for _ in range(self._drawn)]
         self._open = self._drawn  # sequences that have not ended
         self._started = False

@@ -73,6 +73,12 @@ async def test_the_best_of_several_come_best_first(served: Served) -> None:
     assert texts(deltas) == {0: " X", 1: " X"}
 
 
+async def test_answers_are_numbered_as_they_were_drawn_where_none_is_left_out(served: Served) -> None:
+    served.engine.logprob_of = lambda request_id: -1.0 / request_id  # later ones are likelier
+    deltas = await served.plain(request("ab", n=3, do_sample=True, seed=5))
+    assert [finishes(deltas)[i].seed for i in range(3)] == [5, *(sibling_seed(5, i) for i in (1, 2))]
+
+
 async def test_a_stream_has_them_as_they_were_drawn(served: Served) -> None:
     served.engine.logprob_of = lambda request_id: -float(request_id == 1)
     ends = finishes(await served.plain(request("x", n=2), stream=True))
@@ -176,9 +182,10 @@ _FEW = {"max_new_tokens": 4}
         ("openai", "chat", _CHAT, False),
         ("openai", "chat", {**_CHAT, "stream": True}, False),
         ("openai", "chat", {**_CHAT, "logprobs": True}, True),
-        ("openai", "chat", {**_CHAT, "n": 2}, True),  # the best comes first
+        ("openai", "chat", {**_CHAT, "n": 2}, False),
         ("openai", "completion", {"prompt": "x"}, False),
         ("openai", "completion", {"prompt": "x", "logprobs": 1}, True),
+        ("openai", "completion", {"prompt": "x", "n": 1, "best_of": 2}, True),  # the best is looked for
         ("tgi", "generate", {"inputs": "x", "parameters": _FEW}, False),
         ("tgi", "generate", {"inputs": "x", "parameters": {"details": True, **_FEW}}, True),
         ("tgi", "generate_stream", {"inputs": "x", "parameters": _FEW}, True),

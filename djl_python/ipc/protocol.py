@@ -199,7 +199,7 @@ class UsageReport(Message, frozen=True):
 
 
 class Report(Message, frozen=True):
-    """Metrics: gauges to set, counters to add to, histogram observations. Names are those of server/metrics.py."""
+    """Metrics: gauges to set, counters to add to, histogram observations; names are those of `server.metrics.specs`."""
 
     gauges: dict[str, float] = {}
     counts: dict[str, float] = {}

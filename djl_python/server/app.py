@@ -38,7 +38,7 @@ from .http.services import Services
 from .keys.callers import Callers
 from .keys.keyring import Keyring
 from .management.pages import ROUTES, Management
-from .metrics import CONTENT_TYPE
+from .metrics.metrics import CONTENT_TYPE
 from .models.health import Health
 from .models.registry import ModelRegistry
 from .pulling.pulls import Pulls, fetch_for_pull

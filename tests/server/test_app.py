@@ -16,7 +16,7 @@ from djl_python.dialects.shared.base import Answer, Dialect, Kind, Parsed, Route
 from djl_python.dialects.shared.views import ServerView
 from djl_python.inputs import Input
 from djl_python.server.app import OWN_ROUTES
-from djl_python.server.metrics import CONTENT_TYPE
+from djl_python.server.metrics.metrics import CONTENT_TYPE
 from djl_python.server.models.health import Health
 from tests.server.harness import Site, model_config, running, until, wait_ready
 from tests.server.in_process import InProcess

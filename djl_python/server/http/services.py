@@ -16,7 +16,7 @@ from ...core.errors import UnavailableError
 from ...dialects.shared.base import Answer, Dialect, Kind
 from ..dispatch.dispatch import Dispatch
 from ..keys.callers import Caller, Callers
-from ..metrics import Metrics
+from ..metrics.metrics import Metrics
 from ..models.served_model import ServedModel
 from ..models.table import ModelTable
 from ..responses.responses import Responses

@@ -38,7 +38,7 @@ from ...ipc.protocol import (
     Trace,
     UsageReport,
 )
-from ..metrics import ModelMetrics
+from ..metrics.model_metrics import ModelMetrics
 from .flights import Client, Flight, Worker, WorkerSlots
 from .queues.batch_queue import BatchQueue
 from .queues.call_queue import CallQueue

@@ -30,7 +30,7 @@ from ...core.errors import (
     UnavailableError,
 )
 from ...ipc.protocol import Status
-from ..metrics import Metrics
+from ..metrics.metrics import Metrics
 from .description import ModelDescription
 from .health import Health
 from .instances import ModelInstances

@@ -20,7 +20,7 @@ from ...core.engine_info import EngineInfo
 from ...core.errors import ModelLoadError, UnavailableError, load_error
 from ...dialects.shared.views import ModelStatus, RequestCounts
 from ...ipc.protocol import Status, WorkerInfo
-from ..metrics import ModelMetrics
+from ..metrics.model_metrics import ModelMetrics
 from .adapters.adapter import Adapter, sources_of
 from .adapters.model import ModelAdapters
 from .health import Health, health_of, setback_of

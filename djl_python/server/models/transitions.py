@@ -14,7 +14,7 @@ from typing import Any, Final
 from ...config import ModelConfig, ModelSpec
 from ...core.errors import ConfigError, ServingError, UnavailableError
 from ...ipc.protocol import Status
-from ..metrics import Metrics
+from ..metrics.metrics import Metrics
 from .health import Health
 from .instances import ModelInstances
 from .registration import AdapterOperation, Registration, not_loaded

@@ -4,7 +4,7 @@ import os
 import pytest
 
 from djl_python.core.errors import ConfigError
-from djl_python.server.metrics import Metrics
+from djl_python.server.metrics.metrics import Metrics
 from djl_python.server.models.health import Health
 from djl_python.server.models.local_processes import LocalProcesses
 from djl_python.server.models.placement import placement

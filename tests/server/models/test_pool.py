@@ -20,7 +20,8 @@ from djl_python.ipc.protocol import (
     UsageReport,
     WorkerInfo,
 )
-from djl_python.server.metrics import Metrics, ModelMetrics
+from djl_python.server.metrics.metrics import Metrics
+from djl_python.server.metrics.model_metrics import ModelMetrics
 from djl_python.server.models.flights import Flight, next_id
 from djl_python.server.models.pool import Pool
 from djl_python.server.models.queues import batch_queue

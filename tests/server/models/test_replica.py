@@ -13,7 +13,7 @@ import pytest
 from djl_python.config import ModelConfig, Runtime
 from djl_python.ipc.framing import FrameWriter
 from djl_python.ipc.protocol import AnyMessage, Load, Report, Status
-from djl_python.server.metrics import Metrics
+from djl_python.server.metrics.metrics import Metrics
 from djl_python.server.models import replica
 from djl_python.server.models.health import Health
 from djl_python.server.models.placement import ReplicaSpec, Started, placement

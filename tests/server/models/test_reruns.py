@@ -4,7 +4,7 @@ import msgspec
 
 from djl_python.core.errors import WorkerDiedError
 from djl_python.ipc.protocol import BodyChunk, Progress, Report, Start, UsageReport
-from djl_python.server.metrics import Metrics
+from djl_python.server.metrics.metrics import Metrics
 from djl_python.server.models import pool as pools
 from djl_python.server.models.pool import Pool
 from tests.server.models.test_pool import Recorder, Worker, call

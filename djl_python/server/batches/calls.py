@@ -31,7 +31,7 @@ from ..dispatch.request import ModelRequest
 from ..http.answers import error_answer
 from ..http.exchange import CLIENT_CLOSED
 from ..metrics.metrics import Metrics
-from ..models.flights import Flight
+from ..models.pool.flights import Flight
 from ..models.served_model import ServedModel
 from ..routes import RouteTable
 from ..spans import NO_SPANS, Batched, Span, Spans

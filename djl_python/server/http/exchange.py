@@ -28,7 +28,7 @@ from ..dispatch.early_stream import EarlyStream
 from ..dispatch.request import BeingKept, ModelRequest
 from ..keys.callers import Caller
 from ..keys.keyring import CREDENTIALS
-from ..models.flights import Flight
+from ..models.pool.flights import Flight
 from ..models.served_model import ServedModel
 from ..routes import Match
 from ..spans import NO_SPAN, Span

@@ -23,7 +23,7 @@ from ...ipc.protocol import AnyMessage, Beat, Done, Load, Status, Stop, WorkerIn
 from .adapters.model import ModelAdapters
 from .adapters.worker import WorkerAdapters
 from .placement import Placement, ReplicaSpec, Started
-from .pool import Pool
+from .pool.pool import Pool
 from .supervision.responsiveness import Responsiveness
 from .supervision.restarts import Life, Restarts, left_gpu
 from .supervision.turns import Turn, begun

@@ -25,7 +25,7 @@ from .adapters.adapter import Adapter, sources_of
 from .adapters.model import ModelAdapters
 from .health import Health, health_of, setback_of
 from .placement import Placement, ReplicaSpec
-from .pool import Pool
+from .pool.pool import Pool
 from .replica import LOADED, Replica, WorkerState
 from .routing.router import Router, Routing
 from .scaling import WorkerLoad, on_device, scaling_of, with_workers, worker_configs
@@ -417,8 +417,8 @@ class ServedModel:
             self._adapt()
 
     def _load_of(self, worker: Replica) -> WorkerLoad:
-        ready, idle_since_s = worker.state is WorkerState.READY, self.pool.idle_since(worker)
-        crowded_since_s = self.pool.crowded_since(worker)
+        ready, idle_since_s = worker.state is WorkerState.READY, self.pool.workers.idle_since(worker)
+        crowded_since_s = self.pool.workers.crowded_since(worker)
         return WorkerLoad(worker.name, worker.device, worker.spare, ready, idle_since_s, crowded_since_s)
 
     def _show_adapters(self, without: str = "") -> None:

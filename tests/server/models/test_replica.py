@@ -23,7 +23,7 @@ from djl_python.server.models.served_model import ServedModel
 from djl_python.server.models.supervision import restarts
 from tests.processes import has_ended
 from tests.server.harness import Site, model_config, running, served, until, wait_ready
-from tests.server.models.test_pool import Recorder, call
+from tests.server.models.pool.test_pool import Recorder, call
 
 
 def gone(pid: int) -> bool:
@@ -472,7 +472,7 @@ async def test_a_connection_that_closes_late_costs_a_successor_nothing() -> None
     await until(lambda: model.ready)
     lost.connection.close()
     await until(lambda: lost.front_ends.fileno() == -1)
-    assert model.pool.capacity == 1 and worker.state is WorkerState.READY
+    assert model.pool.workers.capacity == 1 and worker.state is WorkerState.READY
     successor.connection.close()
     await model.stop()
 

@@ -734,7 +734,7 @@ async def test_a_call_goes_to_the_worker_that_knows_its_prompt_until_that_one_is
     assert (len(first.calls), len(second.calls)) == (2, 1)
     counted = {
         sample.labels["outcome"]: sample.value
-        for family in metrics.counters["routed_requests"].collect()
+        for family in metrics.families.counters["routed_requests"].collect()
         for sample in family.samples
         if sample.name.endswith("_total")
     }

@@ -111,7 +111,7 @@ class Site:
 
     @property
     def pid(self) -> int:
-        pid = self.model.replicas[0].pid
+        pid = self.model.workers.always[0].pid
         assert pid is not None
         return pid
 

@@ -19,7 +19,7 @@ from .health import Health
 from .instances import ModelInstances
 from .registration import AdapterOperation, Registration, not_loaded
 from .residence.residence import IDLE, MEMORY, REQUEST, Residence
-from .scaling import with_workers
+from .scaling.scaling import with_workers
 from .served_model import ServedModel
 from .table import ModelTable
 from .trial_request import try_request

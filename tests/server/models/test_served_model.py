@@ -73,11 +73,11 @@ async def test_workers_come_while_calls_wait_and_go_when_nothing_is_to_be_done(t
 async def test_a_spare_worker_that_dies_costs_its_calls_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
     async with running(model_config(properties={"capacity": "1"}, max_workers=2)) as site:
         streams = [asyncio.create_task(site.post(do="stream", n=60, gap_s=0.02)) for _ in range(4)]
-        await until(lambda: site.model.spares != [] and site.model.pool.in_flight == 2)
-        (spare,) = site.model.spares
+        await until(lambda: site.model.workers.spares != [] and site.model.pool.in_flight == 2)
+        (spare,) = site.model.workers.spares
         assert spare.pid is not None
         os.kill(spare.pid, signal.SIGKILL)
-        await until(lambda: site.model.spares == [])
+        await until(lambda: site.model.workers.spares == [])
         assert site.model.health is Health.HEALTHY and site.model.failure == ""
         results = await asyncio.gather(*streams, return_exceptions=True)
         complete = [one for one in results if isinstance(one, httpx.Response) and one.text.count("\n") == 60]
@@ -109,7 +109,7 @@ async def test_a_model_whose_spare_worker_is_left_can_answer(tmp_path: Path) -> 
         streams = [asyncio.create_task(site.post(do="stream", n=100, gap_s=0.02)) for _ in range(4)]
         await until(lambda: states(site.model) == [WorkerState.READY] * 2)
         os.kill(site.pid, signal.SIGKILL)
-        await until(lambda: site.model.replicas[0].restarts.failed == 2)
+        await until(lambda: site.model.workers.always[0].restarts.failed == 2)
         assert states(site.model) == [WorkerState.STARTING, WorkerState.READY]
         await asyncio.gather(*streams, return_exceptions=True)
         assert site.model.health is Health.UNHEALTHY

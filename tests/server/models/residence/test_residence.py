@@ -247,7 +247,7 @@ async def test_an_idle_model_is_unloaded_in_time_and_loaded_again() -> None:
         assert on.health() is Health.HEALTHY
         on.clock.pass_(1)
         await on.unloaded()
-        assert on.site.model.replicas == []
+        assert on.site.model.workers.always == []
         assert (await on.ask()).status_code == 200 and on.loads == ["m", "m"]
 
 

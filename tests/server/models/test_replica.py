@@ -14,13 +14,12 @@ from djl_python.config import ModelConfig, Runtime
 from djl_python.ipc.framing import FrameWriter
 from djl_python.ipc.protocol import AnyMessage, Load, Report, Status
 from djl_python.server.metrics.metrics import Metrics
-from djl_python.server.models import replica
 from djl_python.server.models.health import Health
 from djl_python.server.models.placement import ReplicaSpec, Started, placement
 from djl_python.server.models.replica import WorkerState
 from djl_python.server.models.scaling.scaling import worker_configs
 from djl_python.server.models.served_model import ServedModel
-from djl_python.server.models.supervision import restarts
+from djl_python.server.models.supervision import restarts, running_worker
 from tests.processes import has_ended
 from tests.server.harness import Site, model_config, running, served, until, wait_ready
 from tests.server.models.pool.test_pool import Recorder, call
@@ -333,7 +332,7 @@ async def test_a_worker_is_told_to_stop(tmp_path: Path) -> None:
 
 
 async def test_a_worker_that_does_not_stop_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replica, "EXIT_GRACE_S", 0.1)
+    monkeypatch.setattr(running_worker, "EXIT_GRACE_S", 0.1)
     async with running() as site:
         pid = site.pid
         frozen = asyncio.create_task(site.post(do="freeze"))
@@ -478,7 +477,7 @@ async def test_a_connection_that_closes_late_costs_a_successor_nothing() -> None
 
 
 async def test_a_worker_whose_last_words_break_a_silence_gets_no_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replica, "VERDICT_S", 0.3)  # its node is silent too
+    monkeypatch.setattr(running_worker, "VERDICT_S", 0.3)  # its node is silent too
     placed = Nodes()
     model = ServedModel(model_config(heartbeat_timeout_s=0.2), Metrics().model("m", ""), placed)
     model.start()

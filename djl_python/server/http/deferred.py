@@ -28,7 +28,7 @@ from ..models.served_model import ServedModel
 from ..routes import Match
 from ..spans import NO_SPAN, Span
 from .answers import error_answer
-from .bodies import Body
+from .requests.bodies import Body
 
 SYNCHRONOUS: Final = "x-synchronous"
 STARTING_TOKEN: Final = "x-starting-token"

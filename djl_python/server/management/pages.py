@@ -32,7 +32,7 @@ from ...dialects.shared.openapi import TEXT
 from ...formats.json_framing import JSON
 from ...ipc import protocol
 from ..http.answers import pretty_json
-from ..http.request_head import RequestHead
+from ..http.requests.request_head import RequestHead
 from ..metrics.metrics import CONTENT_TYPE, Metrics
 from ..models.description import ModelDescription
 from ..models.health import Health

@@ -109,7 +109,7 @@ class Pool:
         Args:
             query: whether the call generates nothing, and need not wait for calls that do.
             begins_within_s: how long the client would have it wait for a worker; None: as long as it takes.
-            trail: what its worker is chosen by, if it is looked at (`reads_trails`).
+            trail: what its worker is chosen by, if it is looked at (`PoolWorkers.reads_trails`).
             on_end: called once when the call neither waits nor occupies a worker any more; a worker may have it for
                 longer than its client waits. Not called if the call is refused.
 

@@ -59,7 +59,7 @@ class Reply(Protocol):
 
 
 class Metrics(Protocol):
-    """Records a handler's metrics. Names are those of `djl_python.server.metrics`.
+    """Records a handler's metrics. Names are those of `djl_python.server.metrics.specs`.
 
     Each method raises TypeError or ValueError for a name that is not text and a value that is not a number; `count` and
     `observe` take finite numbers only, and `count` none below 0.

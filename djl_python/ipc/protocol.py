@@ -226,7 +226,7 @@ class UsageReport(Message, frozen=True):
 
 
 class Report(Message, frozen=True):
-    """Metrics by the names of `server.metrics`: values of gauges, increments of counters, observations."""
+    """Metrics by the names of `server.metrics.specs`: values of gauges, increments of counters, observations."""
 
     gauges: dict[str, float] = {}
     counts: dict[str, float] = {}

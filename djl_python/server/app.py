@@ -26,19 +26,19 @@ from .dispatch.lazy_models import LazyModels
 from .http.access import Access, Door, Rights, doors, keyless_scopes
 from .http.answers import pretty_json
 from .http.base_headers import BaseHeaders
-from .http.bodies import Bodies
 from .http.deferred import DeferredAnswers
 from .http.draining import Draining
 from .http.exchange import Exchange
 from .http.file_answers import AnyAnswer
 from .http.listening import connections_at_most
-from .http.request_head import RequestHead
+from .http.requests.bodies import Bodies
+from .http.requests.request_head import RequestHead
 from .http.server import HttpServer
 from .http.services import Services
 from .keys.callers import Callers
 from .keys.keyring import Keyring
 from .management.pages import ROUTES, Management
-from .metrics import CONTENT_TYPE
+from .metrics.metrics import CONTENT_TYPE
 from .models.health import Health
 from .models.registry import ModelRegistry
 from .pulling.pulls import Pulls, fetch_for_pull

@@ -19,7 +19,7 @@ from ..ipc.protocol import Status
 from ..sources import load_model_config
 from .environments import prepare
 from .environments.processes import Progress
-from .metrics import Metrics
+from .metrics.metrics import Metrics
 from .models.placement import Placements
 from .models.registry import ModelRegistry
 from .models.served_model import ServedModel

@@ -239,7 +239,7 @@ class Server:
     def _on_signal(self, number: signal.Signals) -> None:
         if self._stop.is_set():
             for model in self._registry.running:
-                model.kill()
+                model.workers.kill()
             os._exit(128 + number)
         log.info("%s: shutting down; once more to stop at once", number.name)
         if number is signal.SIGTERM:  # the others come from a terminal, where nobody wants to wait

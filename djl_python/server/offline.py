@@ -52,7 +52,7 @@ async def loaded_models(
         event_loop.freeze_heap()
         dispatch = Dispatch(parts.dialects, registry.models, residence=registry.residence)
         calls = Calls(RouteTable(parts.dialects), dispatch, parts.metrics)
-        yield calls, sum(model.pool.capacity for model in models)
+        yield calls, sum(model.pool.workers.capacity for model in models)
     finally:
         announcer.clear()
         await registry.close()

@@ -17,7 +17,7 @@ from djl_python.dialects.shared.token_reports import TokenReportFields
 from djl_python.dialects.tgi.types import GenerateParameters
 from djl_python.dialects.triton.types import TritonParameters
 from djl_python.server.app import OWN_ROUTES
-from djl_python.server.metrics import SPECS
+from djl_python.server.metrics.specs import SPECS
 from tests.packaging.fields import fields_table
 
 ROOT: Final = Path(__file__).resolve().parents[2]

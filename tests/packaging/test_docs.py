@@ -19,7 +19,7 @@ from djl_python.config.binding import settings_of
 from djl_python.dialects.lmi.parameters import ALIASES, LmiParameters
 from djl_python.handler import Context, Handler, Reply
 from djl_python.output_formatter import Sequence, TextGenerationOutput, TextInput, Token
-from djl_python.server.metrics import SPECS
+from djl_python.server.metrics.specs import SPECS
 from djl_python.sources import load_model_config
 from tests.packaging.documents import DOCS, DOCUMENTS, README, ROOT, TABLES, markers, with_tables
 from tests.packaging.fields import fields_table

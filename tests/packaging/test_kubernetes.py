@@ -15,7 +15,7 @@ import pytest
 import yaml
 from jsonschema import ValidationError
 
-from djl_python.server.metrics import SPECS, MetricKind
+from djl_python.server.metrics.specs import SPECS, MetricKind
 from djl_python.testing import RunningServer
 from tests.packaging.documents import DOCS, ROOT
 from tests.packaging.manifests import DOCKERFILE, check_times, check_valid, check_variables, probed_paths

@@ -63,6 +63,7 @@ DOOR = "native.api"
 UPWARD: set[tuple[str, str]] = set()
 #: Packages of the front end, and what each may import of the others.
 FRONT_END = {
+    "server.metrics": set[str](),
     "server.environments": set[str](),
     "server.keys": {"server.metrics"},
     "server.models": {"server.metrics"},

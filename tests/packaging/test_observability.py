@@ -18,7 +18,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from djl_python.dialects.shared.batches import Status
-from djl_python.server.metrics import SPECS
+from djl_python.server.metrics.specs import SPECS
 from djl_python.testing import RunningServer
 
 FOLDER = Path(str(files("djl_python"))) / "observability"

@@ -94,8 +94,11 @@ class FakeWorker:
         how = config.properties.get("load", "ok")
         marker = config.properties.get("crash_after")
         if marker:
-            how = config.properties.get("then", "crash") if Path(marker).exists() else "ok"
-            Path(marker).touch()
+            try:
+                Path(marker).touch(exist_ok=False)  # of two that start at once, one creates it
+                how = "ok"
+            except FileExistsError:
+                how = config.properties.get("then", "crash")
         if log := config.properties.get("pids"):
             with Path(log).open("a") as file:
                 file.write(f"{os.getpid()}\n")

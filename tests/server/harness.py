@@ -21,7 +21,7 @@ from djl_python.server.app import FrontEnd
 from djl_python.server.composition import Parts
 from djl_python.server.http.access import doors
 from djl_python.server.http.listening import SocketListener
-from djl_python.server.metrics import Metrics
+from djl_python.server.metrics.metrics import Metrics
 from djl_python.server.models.health import Health
 from djl_python.server.models.local_processes import LocalProcesses
 from djl_python.server.models.placement import Placement
@@ -111,7 +111,7 @@ class Site:
 
     @property
     def pid(self) -> int:
-        pid = self.model.replicas[0].pid
+        pid = self.model.workers.always[0].pid
         assert pid is not None
         return pid
 

@@ -16,7 +16,7 @@ from djl_python.dialects.shared.base import Answer, Dialect, Kind, Parsed, Route
 from djl_python.dialects.shared.views import ServerView
 from djl_python.inputs import Input
 from djl_python.server.app import OWN_ROUTES
-from djl_python.server.metrics import CONTENT_TYPE
+from djl_python.server.metrics.metrics import CONTENT_TYPE
 from djl_python.server.models.health import Health
 from tests.server.harness import Site, model_config, running, until, wait_ready
 from tests.server.in_process import InProcess
@@ -43,7 +43,7 @@ async def test_ping_is_djls_and_health_is_strict() -> None:
 async def test_ping_while_a_worker_is_lost(override: bool, status: int) -> None:
     async with running(model_config(properties={"load": "later"}), health_check_override=override) as site:
         assert (await site.client.get("/ping")).status_code == 200
-        site.model.kill()
+        site.model.workers.kill()
         await until(lambda: site.model.health is Health.UNHEALTHY)
         response = await site.client.get("/ping")
         assert (response.status_code, response.json()) == (status, {"m": {"status": "Unhealthy"}})

@@ -30,8 +30,8 @@ from ..dispatch.dispatch import Dispatch
 from ..dispatch.request import ModelRequest
 from ..http.answers import error_answer
 from ..http.exchange import CLIENT_CLOSED
-from ..metrics import Metrics
-from ..models.flights import Flight
+from ..metrics.metrics import Metrics
+from ..models.pool.flights import Flight
 from ..models.served_model import ServedModel
 from ..routes import RouteTable
 from ..spans import NO_SPANS, Batched, Span, Spans

@@ -7,7 +7,7 @@ import time
 from typing import Final, get_args
 
 from ...dialects.shared.batches import Status
-from ..metrics import Metrics
+from ..metrics.metrics import Metrics
 from .store import ENDED, Store
 
 _STATUSES: Final = get_args(Status)
@@ -15,7 +15,7 @@ _STATUSES: Final = get_args(Status)
 
 def measure(store: Store, metrics: Metrics) -> None:
     """Set the gauges of batches from the store."""
-    gauges = metrics.gauges
+    gauges = metrics.families.gauges
     for status in _STATUSES:
         gauges["batches"].labels(status).set_function(functools.partial(_count, store, status))
     gauges["batch_oldest_seconds"].set_function(lambda: _oldest_s(store))

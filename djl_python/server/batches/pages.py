@@ -20,8 +20,8 @@ from ...dialects.shared.request_body import object_of
 from ...dialects.shared.typed_body import read_body
 from ...formats.json_framing import encode_json
 from ..http.file_answers import FileAnswer
-from ..http.request_head import RequestHead
-from ..metrics import Metrics
+from ..http.requests.request_head import RequestHead
+from ..metrics.metrics import Metrics
 from ..routes import RouteTable
 from ..spans import NO_SPANS, Spans
 from .calls import Calls

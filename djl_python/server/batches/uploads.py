@@ -13,7 +13,7 @@ from ...dialects.shared.base import Answer
 from ...formats.forms import MULTIPART, media_type
 from ...formats.json_framing import encode_json
 from ...formats.multipart import Begun, MultipartReader
-from ..http.request_head import RequestHead
+from ..http.requests.request_head import RequestHead
 from .fields import check_known, nested, read_texts
 from .store import KEPT_S, Store
 

@@ -21,7 +21,7 @@ from ...dialects.shared.openapi import TEXT
 from ...formats.json_framing import JSON, encode_json
 from ...ipc.protocol import Defaults
 from ..http.access import Rights
-from ..http.request_head import RequestHead
+from ..http.requests.request_head import RequestHead
 from ..management.parameters import read_parameters
 from ..models.registry import ModelRegistry
 from .assets import asset

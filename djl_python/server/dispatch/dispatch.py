@@ -16,7 +16,7 @@ from ...dialects.shared.base import Answer, Dialect
 from ...formats.json_fields import UnclearError, find_field
 from ...formats.json_framing import encode_json
 from ...ipc.protocol import Call
-from ..models.flights import Client, Flight, next_id
+from ..models.pool.flights import Client, Flight, next_id
 from ..models.residence.residence import Residence
 from ..models.routing.trail import NO_TRAIL
 from ..models.served_model import ServedModel
@@ -124,8 +124,8 @@ class Dispatch:
             context=request.context,
         )
         sender, query, pool, trail = request.sender, match.is_query, model.pool, NO_TRAIL
-        if pool.reads_trails and not query:
-            trail = trail_in(request.headers, request.body, request.context, prompts=pool.shares_prefixes)
+        if pool.workers.reads_trails and not query:
+            trail = trail_in(request.headers, request.body, request.context, prompts=pool.workers.shares_prefixes)
         call = sender.begin(call, query=query)
         if request.background:
             return pool.submit_batch(call, client, trail)

@@ -14,7 +14,7 @@ from ...core.call_trace import trace_id
 from ..access.pages import SAFE_METHODS
 from ..keys.callers import Caller
 from ..routes import Match
-from .request_head import RequestHead
+from .requests.request_head import RequestHead
 
 log = logging.getLogger("djl_python.access")
 

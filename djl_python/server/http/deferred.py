@@ -23,12 +23,12 @@ from ...core.errors import HandlerError, OverloadedError, PayloadError, ServingE
 from ...dialects.shared.base import Answer, Dialect
 from ...ipc.protocol import Trace, UsageReport
 from ..keys.callers import Caller
-from ..models.flights import Flight
+from ..models.pool.flights import Flight
 from ..models.served_model import ServedModel
 from ..routes import Match
 from ..spans import NO_SPAN, Span
 from .answers import error_answer
-from .bodies import Body
+from .requests.bodies import Body
 
 SYNCHRONOUS: Final = "x-synchronous"
 STARTING_TOKEN: Final = "x-starting-token"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -19,26 +18,23 @@ from tornado import httputil
 from tornado.http1connection import HTTP1Connection
 from tornado.iostream import StreamBufferFullError
 
-from ...core.errors import MethodError, RouteError, ServingError, UnavailableError
-from ...dialects.shared.base import KEEP_ALIVE_S, Answer, Dialect
-from ...formats.json_framing import JSON, SSE_KEEP_ALIVE
+from ...core.errors import MethodError, ServingError, UnavailableError
+from ...dialects.shared.base import Answer
 from ...ipc.protocol import Trace, UsageReport
 from ..connections.stream import stream_of
 from ..dispatch.early_stream import EarlyStream
 from ..dispatch.request import BeingKept, ModelRequest
-from ..keys.callers import Caller
-from ..keys.keyring import CREDENTIALS
-from ..models.flights import Flight
+from ..models.pool.flights import Flight
 from ..models.served_model import ServedModel
 from ..routes import Match
 from ..spans import NO_SPAN, Span
 from .access import Access
 from .access_log import log_request, named
 from .answers import error_answer
-from .bodies import Body
 from .file_answers import AnyAnswer, FileAnswer, send_file, send_stream
 from .http1 import Delegate
-from .request_head import RequestHead
+from .requests.incoming import IncomingRequest
+from .requests.request_head import RequestHead
 from .response_writer import ResponseWriter
 from .server import MAX_DISCARDED_BYTES
 from .services import Services
@@ -57,10 +53,8 @@ class Exchange(Delegate):
     Ends exactly once: answered, failed, or cut off.
     """
 
-    _head: RequestHead  # this and what follows: from `_begin` on
-    _request_id: str
+    _request: IncomingRequest  # this and what follows: from `_begin` on
     _answer: ResponseWriter
-    _caller: Caller
 
     def __init__(self, services: Services, access: Access, connection: httputil.HTTPConnection) -> None:
         assert isinstance(connection, HTTP1Connection)
@@ -68,18 +62,13 @@ class Exchange(Delegate):
         self._access = access
         self._connection = connection
         self._stream = stream_of(connection)
-        self._match: Match | None = None  # None: see _refusal, or OPTIONS
-        self._dialect: Dialect | None = None
         self._model: ServedModel | None = None
         self._flight: Flight | None = None
         self._span: Span = NO_SPAN
         self._keeping: BeingKept | None = None
-        self._early: EarlyStream | None = None  # begun while the model is loading
+        self._early: EarlyStream | None = None  # where the model has to be loaded
         self._sending: asyncio.Future[bool] | None = None  # a page's pieces, as they come
         self._finding: asyncio.Future[None] | None = None  # the model, which may have to be loaded
-        self._body = Body(services.bodies)
-        self._refusal: ServingError | None = None  # found before the whole body was read
-        self._received_at = 0.0
         self._begun = False
         self._stream.await_request(services.config.idle_timeout_s, services.config.header_timeout_s)
 
@@ -92,31 +81,24 @@ class Exchange(Delegate):
         read.
         """
         assert isinstance(start_line, httputil.RequestStartLine)
-        head = self._begin(RequestHead(start_line, headers))
+        head = RequestHead(start_line, headers)
+        request = self._begin(head)
         length = head.declared_length()
         try:
-            self._route()
-            head.check_host()
-            if self._match is not None:
-                route, client = self._match.route, self._stream.client
-                any_type = self._dialect is not None and self._dialect.any_content_type
-                self._access.check(route, head.method, head.headers, client, self._caller.key, any_type=any_type)
-                if any_type:
-                    head.take_for(JSON)
-            self._services.prepare(self._body, self._match, head, self._caller)
-            if self._is_upload:
+            request.admit()
+            if request.is_upload:
                 self._connection.set_max_body_size(sys.maxsize)  # the receiver bounds it
         except ServingError as refusal:
-            self._refusal = refusal
+            request.refusal = refusal
         waits = head.expects_continue()
         if "close" in head.connection_options():  # Tornado knows it only where it is the only option
             self._answer.close_after = True
-        if self._refusal is not None and (waits or length > MAX_DISCARDED_BYTES):
+        if request.refusal is not None and (waits or length > MAX_DISCARDED_BYTES):
             headers.pop("Expect", None)  # or Tornado, which does not know of this answer's end, asks for the body
             self._answer.close_after = True
-            self.fail(self._refusal)
-        elif self._refusal is not None and self._is_upload:
-            self._answer_early(self._refusal)
+            self.fail(request.refusal)
+        elif request.refusal is not None and request.is_upload:
+            self._answer_early(request.refusal)
 
     def malformed(
         self, error: ServingError, start_line: httputil.RequestStartLine, headers: httputil.HTTPHeaders
@@ -125,7 +107,7 @@ class Exchange(Delegate):
         if not self._begun:
             self._begin(RequestHead(start_line, headers))
             with suppress(ServingError):  # the path is unknown, or did not arrive
-                self._route()
+                self._request.route()
         self._answer.close_after = True
         if self._answer.ended:
             self._answer.read_all()
@@ -134,9 +116,9 @@ class Exchange(Delegate):
 
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:
         """Take a piece of the body, or discard it where the request is refused."""
-        if self._refusal is None and not self._answer.ended:
+        if self._request.refusal is None and not self._answer.ended:
             try:
-                taking = self._body.take(chunk)
+                taking = self._request.body.take(chunk)
             except ServingError as refusal:
                 self._refuse(refusal)
             else:
@@ -150,9 +132,9 @@ class Exchange(Delegate):
             self._refuse(refusal)
 
     def _refuse(self, refusal: ServingError) -> None:
-        self._refusal = refusal
-        self._body.let_go()
-        if self._is_upload and not self._answer.ended:
+        self._request.refusal = refusal
+        self._request.body.let_go()
+        if self._request.is_upload and not self._answer.ended:
             self._answer_early(refusal)
 
     def _answer_early(self, refusal: ServingError) -> None:
@@ -160,10 +142,6 @@ class Exchange(Delegate):
         self._answer.close_after = self._answer.reads_on = True
         self._connection.set_max_body_size(MAX_DISCARDED_BYTES)
         self.fail(refusal)
-
-    @property
-    def _is_upload(self) -> bool:
-        return self._match is not None and self._match.is_upload
 
     def finish(self) -> None:
         """The request is complete: hand it to a model's pool, or to its page."""
@@ -173,21 +151,20 @@ class Exchange(Delegate):
         if self._stream.closed():  # its client has gone, or it came after the connection's last answer
             self._abandon("disconnect")
             return
-        self._received_at = time.monotonic()
+        request = self._request
+        request.received_at = time.monotonic()
         self._stream.wait_no_more()
         self._connection.set_close_callback(self.on_connection_close)
         try:
-            if self._refusal is not None:
-                raise self._refusal
-            self._body.end()
-            if self._match is None:
-                methods = self._services.routes.methods(self._head.path)
-                told = self._services.base_headers.cors.preflight(self._head.headers, methods)
-                self._send(Answer(200, b"", {"allow": self._allowed(), **told}))
-            elif self._match.is_page:
-                self._show(self._match)
-            elif not self._fetch(self._match):
-                self._submit(self._match)
+            if request.refusal is not None:
+                raise request.refusal
+            request.body.end()
+            if request.match is None:
+                self._send(request.preflight())
+            elif request.match.is_page:
+                self._show(request.match)
+            elif not self._fetch(request.match):
+                self._submit(request.match)
         except ServingError as refusal:
             self.fail(refusal)
 
@@ -199,7 +176,7 @@ class Exchange(Delegate):
 
     def sent(self) -> None:
         """Release the body: a worker has it now."""
-        self._body.let_go()
+        self._request.body.let_go()
         self._span.dispatched()
 
     def noted(self, notes: Trace) -> None:
@@ -208,22 +185,22 @@ class Exchange(Delegate):
 
     def used(self, usage: UsageReport) -> None:
         """Count the tokens as the caller's."""
-        self._caller.used(usage.prompt_tokens, usage.generated_tokens)
+        self._request.caller.used(usage.prompt_tokens, usage.generated_tokens)
 
     def start(self, status: int, headers: dict[str, str]) -> None:
         """The answer's status and headers are known."""
-        if self._early is not None:
+        if self._early is not None and self._early.begun:
             self._early.started(status, headers)
             return
-        self._answer.start(status, {**headers, **self._span.answer_headers, **self._caller.headers})
+        self._answer.start(status, {**headers, **self._span.answer_headers, **self._request.caller.headers})
 
     def body(self, data: bytes, last: bool) -> None:
         """Write a piece of the answer's body; `last` ends the answer."""
         answer = self._answer
         if answer.ended:
             return
-        if self._early is not None and self._dialect is not None:
-            data = self._early.piece(data, last, self._dialect)
+        if self._early is not None and self._early.begun and self._request.dialect is not None:
+            data = self._early.piece(data, last, self._request.dialect)
         try:
             answer.write(data, last)
         except StreamBufferFullError:
@@ -245,7 +222,7 @@ class Exchange(Delegate):
 
     def fail(self, error: ServingError) -> None:
         """Answer with an error; where the answer has begun, end it with one."""
-        dialect, model = self._dialect, self._model or self._services.models.only
+        dialect, model = self._request.dialect, self._model or self._services.models.only
         self._span.failed(error)
         config = model.config if model is not None else None
         if self._answer.begun:
@@ -256,58 +233,35 @@ class Exchange(Delegate):
             else:
                 self.body(failed_stream_end, last=True)
             return
-        operation = self._match.operation if self._match is not None else ""
+        operation = "" if (match := self._request.match) is None else match.operation
         answer = error_answer(error, dialect, config, operation)
         if isinstance(error, MethodError):
-            answer = replace(answer, headers={**answer.headers, "allow": self._allowed()})
+            answer = replace(answer, headers={**answer.headers, "allow": self._request.allowed})
         self._send(answer)
 
     # ------------------------------------------------------------------------------------ inside
 
-    def _begin(self, head: RequestHead) -> RequestHead:
+    def _begin(self, head: RequestHead) -> IncomingRequest:
         """The request's path and headers have come."""
         services = self._services
-        self._received_at = time.monotonic()
+        self._request = request = IncomingRequest(services, self._access, self._stream.client, head)
         self._begun = True
-        self._head = head
-        self._caller = services.callers.unknown(self._stream.client, head.headers)
-        given = head.headers.get(services.base_headers.request_id.lower(), "")
-        # It goes into logs: terminals obey some bytes beyond ASCII.
-        self._request_id = given if given and given.isascii() and given.isprintable() else os.urandom(16).hex()
         self._answer = ResponseWriter(
-            services.base_headers, services.draining, self._connection, head, self._request_id, self._on_taken
+            services.base_headers, services.draining, self._connection, head, request.id, self._on_taken
         )
-        self._answer.log_extra = named(self._request_id, head)
+        self._answer.log_extra = named(request.id, head)
         self._stream.await_body(services.config.body_timeout_s)
-        return head
+        return request
 
     def _on_taken(self, size: int) -> None:
         """Tell the worker how much more of its answer the client has taken."""
         if self._flight is not None and self._model is not None:
             self._model.pool.taken(self._flight, size)
 
-    def _route(self) -> None:
-        routes, path, method = self._services.routes, self._head.path, self._head.method
-        if method == "OPTIONS" and routes.methods(path):
-            return
-        try:
-            self._match = routes.match(method, path)
-        except (RouteError, MethodError):
-            self._dialect = routes.dialect_at(path)
-            raise
-        self._dialect = self._match.dialect
-        headers, client = self._head.headers, self._stream.client
-        if (callers := self._services.callers).have_keys:
-            self._caller = callers.caller(self._access.key_of(self._match.route, headers), client, headers)
-            self._head.drop(CREDENTIALS)  # nothing after this needs them
-
-    def _allowed(self) -> str:
-        return ", ".join(self._services.routes.methods(self._head.path))
-
     def _show(self, match: Match) -> None:
         """Answer with a page, at once or when it is done."""
-        rights = self._access.rights(self._head.headers, self._stream.client, self._caller.key)
-        answer = self._services.page(match, self._head, self._body, rights)
+        request = self._request
+        answer = self._services.page(match, request.head, request.body, request.rights)
         if not isinstance(answer, Awaitable):
             self._send(answer)
         else:
@@ -353,28 +307,16 @@ class Exchange(Delegate):
 
     def _submit(self, match: Match) -> None:
         """Have a model answer, once it is found and loaded."""
-        services, head, dialect = self._services, self._head, match.dialect
+        services, incoming, dialect = self._services, self._request, match.dialect
         assert dialect is not None  # the front end's own routes are pages
-        self._span = services.spans.begin(head, match.route.path, self._request_id, self._received_at)
+        self._span = services.spans.begin(incoming.head, match.route.path, incoming.id, incoming.received_at)
         self._answer.log_extra |= self._span.log_extra
-        request = ModelRequest(
-            match=match,
-            dialect=dialect,
-            sender=self._caller,
-            request_id=self._request_id,
-            method=head.method,
-            path=head.path,
-            query=head.query,
-            headers=head.headers,
-            body=self._body.whole(),
-            manages=bool(dialect.keep_alive_field)
-            and self._access.rights(head.headers, self._stream.client, self._caller.key).manages,
-        )
+        request = incoming.for_model(match, dialect)
         if (unloading := services.dispatch.unloading(request)) is not None:
             self._model, answer = unloading
             self._send(answer)
             return
-        finding = self._when(services.responses.prepared(request, self._caller.key), self._find_model)
+        finding = self._when(services.responses.prepared(request, self._request.caller.key), self._find_model)
         self._finding = self._finding or finding
 
     def _find_model(self, request: ModelRequest) -> None:
@@ -383,19 +325,12 @@ class Exchange(Delegate):
         self._finding = self._when(loaded, lambda model: self._submit_to(model, request))
 
     async def _loaded(self, loading: Awaitable[ServedModel], request: ModelRequest) -> ServedModel:
-        """The model, once it is loaded. A stream shows signs of life meanwhile, where its API has some."""
+        """The model, once it is loaded."""
         task, draining = asyncio.ensure_future(loading), self._services.draining
         draining.waiting(task)
         try:
-            while not (await asyncio.wait({task}, timeout=KEEP_ALIVE_S))[0]:
-                if self._early is None:
-                    headers = request.dialect.waiting_stream(request.match.operation, request.body)
-                    if headers is None:
-                        await asyncio.wait({task})
-                        break
-                    self.start(200, dict(headers))
-                    self._early = EarlyStream()
-                self.body(SSE_KEEP_ALIVE, last=False)
+            self._early = EarlyStream()
+            await self._early.wait(task, request, self)
             if task.cancelled() and draining.begun:
                 raise UnavailableError("the server is shutting down")
             return await task
@@ -406,33 +341,34 @@ class Exchange(Delegate):
         services, match = self._services, request.match
         self._model = model
         self._answer.log_extra |= model.log_extra
-        self._dialect = dialect = services.dispatch.answering(request, model)
+        self._request.dialect = dialect = services.dispatch.answering(request, model)
         if services.draining.begun:
             raise UnavailableError("the server is shutting down")
         self._span.admitted(model.config)
         if request.keeping is not None and request.keeping.background:
-            begun = services.responses.begin(request, model, dialect, self._caller, self._span)
+            begun = services.responses.begin(request, model, dialect, self._request.caller, self._span)
             self._span = NO_SPAN  # it ends with the work
             self._when(begun, self._send)
             return
         if not services.deferred.wanted(match, request.headers):
             self._keeping = request.keeping
-            client = services.responses.client(request, self, self._caller.key)
+            client = services.responses.client(request, self, self._request.caller.key)
             self._flight = services.dispatch.submit(request, model, dialect, client, self._span)
             return
-        later = services.deferred.make(model, dialect, match.operation, self._body, self._caller)
+        later = services.deferred.make(model, dialect, match.operation, self._request.body, self._request.caller)
         later.span = self._span  # it ends with the work
         flight = services.dispatch.submit(request, model, dialect, later, self._span)
-        self._body, self._span = Body(services.bodies), NO_SPAN  # the other body is let go once a worker has it
+        self._request.give_body_away()  # it is let go once a worker has it
+        self._span = NO_SPAN
         self._send(later.begun(flight))
 
     def _fetch(self, match: Match) -> bool:
         """Answer with a part of an answer that is held, if that is what the request wants."""
-        held = self._services.deferred.find(match, self._head.headers, self._caller.key)
+        held = self._services.deferred.find(match, self._request.head.headers, self._request.caller.key)
         if held is None:
             return False
         later, answer = held
-        self._model, self._dialect = later.model, later.dialect
+        self._model, self._request.dialect = later.model, later.dialect
         self._answer.log_extra |= later.model.log_extra
         self._send(answer)
         return True
@@ -452,12 +388,13 @@ class Exchange(Delegate):
 
     def _end(self, abandoned: str = "") -> None:
         """Count and log the request. Its answer is complete, cut off or abandoned (`abandoned`: why)."""
-        self._body.let_go()
+        request = self._request
+        request.body.let_go()
         if self._keeping is not None:
             self._keeping.end()
-        duration_s = time.monotonic() - self._received_at
+        duration_s = time.monotonic() - request.received_at
         status = self._answer.status if self._answer.begun else CLIENT_CLOSED
-        self._services.count(self._model, self._dialect, status, duration_s)
-        self._caller.answered(status)
+        self._services.count(self._model, request.dialect, status, duration_s)
+        request.caller.answered(status)
         self._span.ended(status, abandoned)
-        log_request(self._match, self._caller, self._head, status, duration_s, self._answer.log_extra)
+        log_request(request.match, request.caller, request.head, status, duration_s, self._answer.log_extra)

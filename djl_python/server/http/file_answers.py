@@ -17,7 +17,7 @@ from tornado.iostream import StreamClosedError
 
 from ...core.errors import ServingError
 from ...dialects.shared.base import Answer, StreamedAnswer
-from ..models.flights import Client
+from ..models.pool.flights import Client
 from .response_writer import ResponseWriter
 
 log = logging.getLogger(__name__)

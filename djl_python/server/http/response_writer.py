@@ -18,7 +18,7 @@ from ...formats.http_rules import BODILESS, HEADER_NAME, HEADER_VALUE, SERVERS_O
 from ..connections.stream import stream_of
 from .base_headers import BaseHeaders
 from .draining import Draining
-from .request_head import RequestHead
+from .requests.request_head import RequestHead
 
 log = logging.getLogger(__name__)
 

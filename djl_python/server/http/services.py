@@ -16,7 +16,7 @@ from ...core.errors import UnavailableError
 from ...dialects.shared.base import Answer, Dialect, Kind
 from ..dispatch.dispatch import Dispatch
 from ..keys.callers import Caller, Callers
-from ..metrics import Metrics
+from ..metrics.metrics import Metrics
 from ..models.served_model import ServedModel
 from ..models.table import ModelTable
 from ..responses.responses import Responses
@@ -25,12 +25,12 @@ from ..spans import Spans
 from ..view import PartialView, View
 from .access import Rights
 from .base_headers import BaseHeaders
-from .bodies import Bodies, Body, Receiver
-from .content_coding import decoder_of
 from .deferred import DeferredAnswers
 from .draining import Draining
 from .file_answers import AnyAnswer
-from .request_head import RequestHead
+from .requests.bodies import Bodies, Body, Receiver
+from .requests.content_coding import decoder_of
+from .requests.request_head import RequestHead
 
 #: Longest body of a page: it is parsed in the front end's event loop, where everything else waits meanwhile.
 MAX_PAGE_BYTES: Final = 1 << 20

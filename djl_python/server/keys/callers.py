@@ -18,7 +18,7 @@ from ...core.errors import RateLimitError
 from ...core.turns.precedence import ANY, Precedence
 from ...dialects.shared.base import Kind, Route
 from ...ipc.protocol import Call
-from ..metrics import OTHER_TENANTS, Metrics
+from ..metrics.metrics import OTHER_TENANTS, Metrics
 from .rates import Claim, RateLimits, Rates, RequestInFlight, network_of
 
 _FORWARDED: Final = "x-forwarded-for"

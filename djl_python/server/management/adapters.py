@@ -19,7 +19,7 @@ from ...dialects.shared.djl_errors import DjlError
 from ...dialects.shared.openapi import TEXT
 from ...formats.json_framing import JSON
 from ..http.answers import pretty_json
-from ..http.request_head import RequestHead
+from ..http.requests.request_head import RequestHead
 from ..models.adapters.adapter import Adapter
 from ..models.registry import ModelRegistry
 from ..models.served_model import ServedModel

@@ -32,8 +32,8 @@ from ...dialects.shared.openapi import TEXT
 from ...formats.json_framing import JSON
 from ...ipc import protocol
 from ..http.answers import pretty_json
-from ..http.request_head import RequestHead
-from ..metrics import CONTENT_TYPE, Metrics
+from ..http.requests.request_head import RequestHead
+from ..metrics.metrics import CONTENT_TYPE, Metrics
 from ..models.description import ModelDescription
 from ..models.health import Health
 from ..models.registry import ModelRegistry

@@ -17,7 +17,7 @@ from ...dialects.shared.request_body import object_of
 from ...dialects.shared.typed_body import read_body
 from ...formats.forms import URLENCODED, media_type
 from ...formats.json_framing import JSON
-from ..http.request_head import RequestHead
+from ..http.requests.request_head import RequestHead
 
 T = TypeVar("T", bound=msgspec.Struct)
 

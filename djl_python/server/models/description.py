@@ -67,7 +67,7 @@ class ModelDescription:
 
 def described(spec: ModelSpec, model: ServedModel) -> ModelDescription:
     """A model as it is now, without the facts that only its registration has."""
-    why = next((replica.setback for replica in model.replicas if replica.setback), "")
+    why = next((replica.setback for replica in model.workers.always if replica.setback), "")
     return ModelDescription(
         spec,
         model.status,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -101,33 +101,6 @@ class Registration:
         name = self.spec.name
         gone = ModelLoadError(f"model {name!r} was unregistered meanwhile, or the server is shutting down")
         return await unless(self.ended, work, gone)
-
-
-class Unloaded:
-    """Ended registrations that can begin again, in the order in which they ended."""
-
-    def __init__(self) -> None:
-        self._by_key: dict[Key, Registration] = {}
-
-    def __iter__(self) -> Iterator[Registration]:
-        return iter(self._by_key.values())
-
-    @property
-    def names(self) -> Sequence[str]:
-        """The names of the registered models, each once."""
-        return list(dict.fromkeys(name for name, _ in self._by_key))
-
-    def versions(self, name: str) -> Sequence[Registration]:
-        """Those of a model; none where there is none."""
-        return [registration for registration in self if registration.spec.name == name]
-
-    def add(self, registrations: Sequence[Registration]) -> None:
-        """Keep them."""
-        self._by_key |= {registration.key: registration for registration in registrations}
-
-    def discard(self, key: Key) -> None:
-        """Forget one, if it is there."""
-        self._by_key.pop(key, None)
 
 
 def reason_of_end(model: ServedModel) -> str:

@@ -30,17 +30,17 @@ from ...core.errors import (
     UnavailableError,
 )
 from ...ipc.protocol import Status
-from ..metrics import Metrics
+from ..metrics.metrics import Metrics
 from .description import ModelDescription
 from .health import Health
 from .instances import ModelInstances
 from .operations import Key, Operations
 from .placement import Placement
-from .registration import AdapterOperation, Registration, Unloaded
+from .registration import AdapterOperation, Registration
+from .registrations import Registrations
 from .residence.clock import Clock
 from .residence.residence import REQUEST, Residence
 from .served_model import ServedModel
-from .table import ModelTable
 from .transitions import PrepareModel, ReadModel, Transitions
 
 
@@ -83,15 +83,14 @@ class ModelRegistry:
         on_progress: Callable[[ServedModel, Status], None] = lambda _model, _status: None,
         on_change: Callable[[ServedModel], None] = lambda _model: None,
     ) -> None:
-        self.models = ModelTable(default_model)
+        self._registrations = Registrations(default_model)
+        self.models = self._registrations.models
         self._metrics = metrics
         self._placement = placement
         self.read = read
         self._turns = turns
         self._on_progress = on_progress
         self._on_change = on_change
-        self._registrations: dict[Key, Registration] = {}
-        self._unloaded = Unloaded()
         self._instances = ModelInstances(drain_timeout_s, max_workers)
         self._load_on_request = load_on_request
         self._budgeted = memory_budget is not None
@@ -119,7 +118,7 @@ class ModelRegistry:
     @property
     def unloaded(self) -> Sequence[ServedModel]:
         """The models that `unload` has taken out of service, and that have not been registered again."""
-        return [gone.model for gone in self._unloaded]
+        return [gone.model for gone in self._registrations.unloaded]
 
     def describe(self, name: str, version: str | None = None) -> Sequence[ModelDescription]:
         """A model's versions, in order of registration, or one of them.
@@ -127,7 +126,7 @@ class ModelRegistry:
         Raises:
             ModelNotFoundError: there is no such model.
         """
-        models = [registration.description for registration in self._find(name, version)]
+        models = [registration.description for registration in self._registrations.find(name, version)]
         return [replace(model, status=self.residence.shown(model.status)) for model in models]
 
     def current(self, key: Key) -> ServedModel:
@@ -136,7 +135,7 @@ class ModelRegistry:
         Raises:
             ModelNotFoundError: there is no such model.
         """
-        (registration,) = self._find(*key)
+        (registration,) = self._registrations.find(*key)
         return registration.model
 
     def busy(self, key: Key) -> bool:
@@ -188,9 +187,8 @@ class ModelRegistry:
             on_unused=self.residence.unused,
             growing=self.residence.growing if self._budgeted else None,
         )
-        registration = self._registrations[key] = Registration(spec, made, at_startup)
-        self._unloaded.discard(key)
-        self.models.put(made, at_startup=at_startup)
+        registration = Registration(spec, made, at_startup)
+        self._registrations.add(registration)
         self.residence.add(key)
         if (on_request or (at_startup and self._load_on_request)) and isinstance(known, ModelConfig):
             made.rest()
@@ -203,7 +201,7 @@ class ModelRegistry:
             ModelNotFoundError, ModelConflictError, UnavailableError: as `reload` and `register`.
             ParameterError: the name can't be a model's.
         """
-        registration = self._select(name, "")
+        registration = self._registrations.select(name, "")
         if not is_model_name(new_name):
             raise ParameterError(f"{new_name!r} can't be a model's name", "destination")
         spec = msgspec.structs.replace(registration.spec, name=new_name, version="")
@@ -231,7 +229,7 @@ class ModelRegistry:
             ConfigError, ModelLoadError: from the task.
         """
         self._check_open()
-        registration = self._select(name, version)
+        registration = self._registrations.select(name, version)
         assert spec is None or (spec.name, spec.version) == registration.key
         begin = self._operations.begin
         return begin(registration.key, self._transitions.reload, registration, spec or registration.spec, keep_workers)
@@ -256,7 +254,7 @@ class ModelRegistry:
             ModelLoadError: from the task.
         """
         self._check_open()
-        registration = self._select(name, version)
+        registration = self._registrations.select(name, version)
         if min_workers < 1:
             raise ParameterError(f"min_workers: expected at least 1, got {min_workers}", "min_workers")
         most = min_workers if max_workers is None else max_workers
@@ -274,7 +272,7 @@ class ModelRegistry:
             ServingError: from the task, see `ServedModel.change_adapter`.
         """
         self._check_open()
-        registration = self._select(name, "")
+        registration = self._registrations.select(name, "")
         return self._operations.begin(registration.key, self._transitions.change_adapter, registration, change)
 
     def unregister(self, name: str, version: str | None = None) -> asyncio.Task[None]:
@@ -286,12 +284,10 @@ class ModelRegistry:
         Raises:
             ModelNotFoundError: there is no such model.
         """
-        gone = [entry for entry in self._unloaded.versions(name) if version in (None, entry.spec.version)]
-        for registration in gone:
-            self._unloaded.discard(registration.key)
-        if gone and not self.models.versions(name):
+        forgotten = self._registrations.unloaded.forget(name, version)
+        if forgotten and not self.models.versions(name):
             return self._unregister([])
-        return self._unregister(self._find(name, version))
+        return self._unregister(self._registrations.find(name, version))
 
     def bring(self, key: Key) -> asyncio.Task[ServedModel]:
         """Start the workers of an unloaded model. The task is done when the first can answer.
@@ -304,7 +300,7 @@ class ModelRegistry:
             ModelLoadError, ConfigError: from the task.
         """
         self._check_open()
-        (registration,) = self._find(*key)
+        (registration,) = self._registrations.find(*key)
         return self._operations.begin(key, self._transitions.bring, registration)
 
     def release(self, key: Key, why: str = REQUEST, still: Callable[[], bool] = lambda: True) -> asyncio.Task[bool]:
@@ -319,7 +315,7 @@ class ModelRegistry:
             UnavailableError: the server is shutting down.
         """
         self._check_open()
-        (registration,) = self._find(*key)
+        (registration,) = self._registrations.find(*key)
         return self._operations.begin(key, self._transitions.release, registration, why, still)
 
     async def load(self, name: str) -> None:
@@ -333,10 +329,10 @@ class ModelRegistry:
         """
         begin = self._operations.begin
         waiting: list[asyncio.Task[Any]] = []
-        for gone in self._unloaded.versions(name):
+        for gone in self._registrations.unloaded.versions(name):
             self.register(gone.spec)
         if not (versions := self.models.versions(name)):
-            known = ", ".join([*self.models.names, *self._unloaded.names])
+            known = ", ".join([*self.models.names, *self._registrations.unloaded.names])
             raise ModelNotFoundError(f"there is no model {name!r} to load; the server knows {known or 'none'}")
         for model in versions:
             if model.health is Health.UNLOADED:
@@ -361,15 +357,15 @@ class ModelRegistry:
         """
         if not self.models.versions(name):
             raise ModelNotFoundError(f"there is no model {name!r} to unload; {self.models.loaded}")
-        registrations = self._find(name, None)
-        self._unloaded.add(registrations)
+        registrations = self._registrations.find(name, None)
+        self._registrations.unloaded.add(registrations)
         await self._unregister(registrations)
 
     async def close(self) -> None:
         """End everything: running operations and unanswered requests fail."""
         self._closed = True
         self.residence.close()
-        for registration in self._registrations.values():
+        for registration in self._registrations:
             registration.ended.set()
         await asyncio.gather(*(model.stop() for model in self.running))
         await self._operations.wait()
@@ -389,8 +385,7 @@ class ModelRegistry:
 
     def _unregister(self, registrations: Sequence[Registration]) -> asyncio.Task[None]:
         for registration in registrations:
-            del self._registrations[registration.key]
-            self.models.remove(registration.model)
+            self._registrations.remove(registration)
             self.residence.forget(registration.key)
             registration.ended.set()
         begin = self._operations.begin
@@ -404,21 +399,3 @@ class ModelRegistry:
     def _check_open(self) -> None:
         if self._closed:
             raise UnavailableError("the server is shutting down")
-
-    def _select(self, name: str, version: str) -> Registration:
-        if (name, version) in self._registrations:
-            return self._registrations[name, version]
-        config = self.models.select(name, version).config
-        return self._registrations[config.name, config.version]
-
-    def _find(self, name: str, version: str | None) -> Sequence[Registration]:
-        if version:
-            registrations: Sequence[ServedModel] = [self.models.select(name, version)]
-        elif not (registrations := self.models.versions(name)):
-            raise ModelNotFoundError(f"there is no model {name!r}; {self.models.loaded}")
-        if version == "":
-            versions = ", ".join(model.config.version for model in registrations)
-            registrations = [model for model in registrations if not model.config.version]
-            if not registrations:
-                raise ModelNotFoundError(f"there is no model {name!r} without a version; its versions: {versions}")
-        return [self._registrations[model.config.name, model.config.version] for model in registrations]

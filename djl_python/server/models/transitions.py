@@ -14,12 +14,12 @@ from typing import Any, Final
 from ...config import ModelConfig, ModelSpec
 from ...core.errors import ConfigError, ServingError, UnavailableError
 from ...ipc.protocol import Status
-from ..metrics import Metrics
+from ..metrics.metrics import Metrics
 from .health import Health
 from .instances import ModelInstances
 from .registration import AdapterOperation, Registration, not_loaded
 from .residence.residence import IDLE, MEMORY, REQUEST, Residence
-from .scaling import with_workers
+from .scaling.scaling import with_workers
 from .served_model import ServedModel
 from .table import ModelTable
 from .trial_request import try_request

@@ -20,7 +20,7 @@ from ...formats.json_framing import JSON
 from ...ipc.protocol import Call, Trace, UsageReport
 from ...outputs import BYTES
 from ...usercode.module import user_file
-from .flights import Flight, next_id
+from .pool.flights import Flight, next_id
 from .served_model import ServedModel
 
 _PATH: Final = "/invocations"

@@ -9,7 +9,7 @@ from ...dialects.shared.openai.responses import ENDED, failed_event, failed_with
 from ...ipc.protocol import Trace, UsageReport
 from ..dispatch.request import ModelRequest
 from ..keys.callers import Caller
-from ..models.flights import Flight
+from ..models.pool.flights import Flight
 from ..models.served_model import ServedModel
 from ..spans import Span
 from .events import EventLog

@@ -7,7 +7,7 @@ from ...dialects.shared.openai.responses import response_in, status_of
 from ...formats.forms import media_type
 from ...formats.json_framing import SSE
 from ...ipc.protocol import Trace, UsageReport
-from ..models.flights import Client
+from ..models.pool.flights import Client
 from .kept import Kept
 from .store import Store
 

@@ -21,7 +21,7 @@ from ...dialects.shared.openai.responses import KeptRequest, all_items, context_
 from ..dispatch.dispatch import Dispatch
 from ..dispatch.request import ModelRequest
 from ..keys.callers import Caller
-from ..models.flights import Client
+from ..models.pool.flights import Client
 from ..models.served_model import ServedModel
 from ..spans import Span
 from .background import BackgroundResponse

@@ -14,7 +14,7 @@ from djl_python.batch.runner import NoReplyError, NotTakenError
 from djl_python.dialects import all_dialects
 from djl_python.server.batches.calls import Calls
 from djl_python.server.dispatch.dispatch import Dispatch
-from djl_python.server.metrics import Metrics
+from djl_python.server.metrics.metrics import Metrics
 from tests.server.harness import Site, model_config, running, until
 from tests.server.in_process import InProcess
 

@@ -83,7 +83,7 @@ async def test_the_state_is_that_of_the_models_and_their_workers() -> None:
         a, b = page["models"]
         assert (a["name"], a["status"], a["ready_workers"], a["all_workers"]) == ("a", "Healthy", 1, 1)
         assert [(one["name"], one["state"]) for one in a["operator"]["workers"]] == [("0", "ready")]
-        assert a["operator"]["workers"][0]["pid"] == next(iter(site.registry.models)).replicas[0].pid
+        assert a["operator"]["workers"][0]["pid"] == next(iter(site.registry.models)).workers.always[0].pid
         assert (b["version"], b["status"], b["ready_workers"]) == ("2", "FAILED", 0)
         assert "oops" in b["operator"]["failure"]
 

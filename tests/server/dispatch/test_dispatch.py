@@ -16,7 +16,7 @@ from djl_python.dialects import all_dialects
 from djl_python.server.batches.calls import Calls, Origin
 from djl_python.server.dispatch.dispatch import Dispatch
 from djl_python.server.dispatch.request import ModelRequest
-from djl_python.server.metrics import Metrics
+from djl_python.server.metrics.metrics import Metrics
 from djl_python.server.models.served_model import ServedModel
 from tests.server.harness import Site, model_config, running
 from tests.server.in_process import InProcess

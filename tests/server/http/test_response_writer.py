@@ -20,7 +20,7 @@ from djl_python.server.http.base_headers import BaseHeaders
 from djl_python.server.http.draining import Draining
 from djl_python.server.http.http1 import Delegate
 from djl_python.server.http.listening import SocketListener
-from djl_python.server.http.request_head import RequestHead
+from djl_python.server.http.requests.request_head import RequestHead
 from djl_python.server.http.response_writer import MAX_UNSENT_BYTES, TAKEN_EVERY_BYTES, ResponseWriter
 from djl_python.server.http.server import HttpServer
 from tests.server.harness import until

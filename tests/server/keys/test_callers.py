@@ -13,7 +13,7 @@ from djl_python.dialects.shared.base import Route
 from djl_python.ipc.protocol import Call
 from djl_python.server.keys.callers import Callers, address_of
 from djl_python.server.keys.rates import Rates
-from djl_python.server.metrics import Metrics
+from djl_python.server.metrics.metrics import Metrics
 
 ROUTE = Route("POST", "/invocations", "predict")
 PROXIES = Networks.parse("10.0.0.0/8, unix, 2001:db8::/32")

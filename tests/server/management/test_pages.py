@@ -338,7 +338,7 @@ async def test_workers_come_and_go(site: Site) -> None:
     assert len((await described(site, "m"))["workerGroups"][0]["workers"]) == 3
     told, status = await of(site, "PUT", "/models/m", json={"min_worker": 1, "synchronous": False})
     assert (told, status) == ({"status": "Worker updated"}, 202)
-    await until(lambda: len(site.model.replicas) == 1)
+    await until(lambda: len(site.model.workers.always) == 1)
 
 
 async def test_every_version_is_scaled_unless_one_is_named(site: Site, tmp_path: Path) -> None:
@@ -348,7 +348,12 @@ async def test_every_version_is_scaled_unless_one_is_named(site: Site, tmp_path:
     told, _ = await of(site, "PUT", "/models/a?min_worker=2")
     assert told["status"].count("min workers:2") == 3
     await of(site, "PUT", "/models/a/1?min_worker=1")
-    assert {name: len(model.replicas) for name, model in site.models.items()} == {"m:": 1, "a:1": 1, "a:2": 2, "a:": 2}
+    assert {name: len(model.workers.always) for name, model in site.models.items()} == {
+        "m:": 1,
+        "a:1": 1,
+        "a:2": 2,
+        "a:": 2,
+    }
 
 
 @pytest.mark.parametrize(
@@ -423,7 +428,7 @@ async def test_the_one_without_a_version_can_be_meant(site: Site, tmp_path: Path
     (only,), _ = await of(site, "GET", "/models/a?unversioned=true")
     assert "version" not in only
     assert (await of(site, "PUT", "/models/a?unversioned=true&min_worker=2"))[1] == 200
-    assert {label: len(model.replicas) for label, model in site.models.items()} == {"m:": 1, "a:": 2, "a:1": 1}
+    assert {label: len(model.workers.always) for label, model in site.models.items()} == {"m:": 1, "a:": 2, "a:1": 1}
     message = await refused(await site.client.delete("/models/a/1?unversioned=true"), 400)
     assert message == "unversioned: expected false or none, as the path has a version"
     assert (await of(site, "DELETE", "/models/a?unversioned=true"))[1] == 200

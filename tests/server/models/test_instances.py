@@ -14,7 +14,7 @@ async def test_a_started_model_runs_until_its_workers_have_ended(now: bool) -> N
     await wait_ready(model)
     assert list(instances.running) == [model] and model.health is Health.HEALTHY
     await (instances.stop if now else instances.retire)(model)
-    assert not instances.running and model.replicas[0].pid is None
+    assert not instances.running and model.workers.always[0].pid is None
     await instances.stop(model)  # once more costs nothing
 
 

@@ -4,7 +4,7 @@ import os
 import pytest
 
 from djl_python.core.errors import ConfigError
-from djl_python.server.metrics import Metrics
+from djl_python.server.metrics.metrics import Metrics
 from djl_python.server.models.health import Health
 from djl_python.server.models.local_processes import LocalProcesses
 from djl_python.server.models.placement import placement
@@ -25,7 +25,7 @@ async def test_a_worker_can_be_anything_behind_a_socket(caplog: pytest.LogCaptur
     async with running(model_config(min_workers=2), placement=place) as site:
         assert (await site.post(do="echo")).json()["pid"] == os.getpid()
         assert [spec.name for spec, _ in place.started] == ["0", "1"]
-        assert [replica.pid for replica in site.model.replicas] == [None, None]
+        assert [replica.pid for replica in site.model.workers.always] == [None, None]
         place.started[0][1].kill()
         await until(lambda: len(place.started) == 3 and site.model.health is Health.HEALTHY)
         await site.registry.reload("m")
@@ -42,7 +42,7 @@ async def test_a_placements_refusal_is_the_models_failure() -> None:
     model.start()
     await model.settled.wait()
     assert (model.health, model.failure) == (Health.FAILED, "the cluster is full")
-    assert [replica.state for replica in model.replicas] == [WorkerState.FAILED]
+    assert [replica.state for replica in model.workers.always] == [WorkerState.FAILED]
     await model.stop()
 
 

@@ -408,7 +408,7 @@ async def test_scaling_replaces_workers_that_were_given_up(tmp_path: Path) -> No
     marker = tmp_path / "marker"
     config = model_config(properties={"crash_after": str(marker)}, min_workers=2)
     async with running(config, wait=False) as site:
-        await until(lambda: {one.state for one in site.model.replicas} == {WorkerState.READY, WorkerState.FAILED})
+        await until(lambda: {one.state for one in site.model.workers.always} == {WorkerState.READY, WorkerState.FAILED})
         assert site.model.failure
         marker.unlink()
         await site.registry.scale("m", min_workers=2)
@@ -429,7 +429,7 @@ async def test_to_unregister_a_model_ends_its_scaling(tmp_path: Path) -> None:
     async with running(model_config(properties={"capacity": "1"})) as site:
         status = await busy(site)
         scaling = site.registry.scale("m", min_workers=3)
-        await until(lambda: len(site.model.replicas) == 3)
+        await until(lambda: len(site.model.workers.always) == 3)
         await site.registry.unregister("m")
         with pytest.raises(ModelLoadError, match="unregistered meanwhile"):
             await scaling

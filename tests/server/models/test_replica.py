@@ -13,17 +13,16 @@ import pytest
 from djl_python.config import ModelConfig, Runtime
 from djl_python.ipc.framing import FrameWriter
 from djl_python.ipc.protocol import AnyMessage, Load, Report, Status
-from djl_python.server.metrics import Metrics
-from djl_python.server.models import replica
+from djl_python.server.metrics.metrics import Metrics
 from djl_python.server.models.health import Health
 from djl_python.server.models.placement import ReplicaSpec, Started, placement
 from djl_python.server.models.replica import WorkerState
-from djl_python.server.models.scaling import worker_configs
+from djl_python.server.models.scaling.scaling import worker_configs
 from djl_python.server.models.served_model import ServedModel
-from djl_python.server.models.supervision import restarts
+from djl_python.server.models.supervision import restarts, running_worker
 from tests.processes import has_ended
 from tests.server.harness import Site, model_config, running, served, until, wait_ready
-from tests.server.models.test_pool import Recorder, call
+from tests.server.models.pool.test_pool import Recorder, call
 
 
 def gone(pid: int) -> bool:
@@ -42,7 +41,7 @@ async def replaced(site: Site, number: int) -> None:
     """Send the worker a signal that kills it, and wait for its successor."""
     first = site.pid
     os.kill(first, number)
-    await until(lambda: site.model.replicas[0].pid not in (first, None) and site.model.ready)
+    await until(lambda: site.model.workers.always[0].pid not in (first, None) and site.model.ready)
 
 
 async def test_a_killed_worker_comes_back_at_once_and_leaves_nothing_behind() -> None:
@@ -50,7 +49,7 @@ async def test_a_killed_worker_comes_back_at_once_and_leaves_nothing_behind() ->
         first = site.pid
         child = (await site.post(do="child")).json()["pid"]
         os.kill(first, signal.SIGKILL)
-        await until(lambda: site.model.replicas[0].pid not in (first, None) and site.model.ready)
+        await until(lambda: site.model.workers.always[0].pid not in (first, None) and site.model.ready)
         assert (await site.post(do="echo")).json()["pid"] == site.pid != first
         await until(lambda: gone(first) and has_ended(child))
         assert await site.metric("djl_worker_restarts_total") == 1
@@ -71,7 +70,7 @@ async def test_a_model_that_finds_its_gpu_no_more_says_so(tmp_path: Path, caplog
 
 async def test_a_worker_that_starts_again_says_why_until_it_is_ready() -> None:
     async with running() as site:
-        (worker,) = site.model.replicas
+        (worker,) = site.model.workers.always
         os.kill(site.pid, signal.SIGKILL)
         await until(lambda: "SIGKILL" in worker.setback)
         await until(lambda: site.model.ready)
@@ -82,7 +81,7 @@ async def test_a_worker_that_may_not_load_yet_says_so() -> None:
     turns = asyncio.Semaphore(0)
     model = served(model_config(), turns=turns)
     model.start()
-    (worker,) = model.replicas
+    (worker,) = model.workers.always
     await until(lambda: worker.progress is not None)
     assert worker.progress is not None and worker.progress.detail == "waiting until other workers have loaded"
     turns.release()
@@ -146,7 +145,7 @@ async def test_a_model_that_has_served_is_tried_again_until_it_serves_again(
     monkeypatch.setattr(restarts, "BACKOFF_MAX_S", 0.02)
     marker = tmp_path / "marker"
     async with running(model_config(properties={"crash_after": str(marker)})) as site:
-        (worker,) = site.model.replicas
+        (worker,) = site.model.workers.always
         os.kill(site.pid, signal.SIGKILL)
         await until(lambda: worker.restarts.failed == 4)
         assert (site.model.health, site.model.lost) == (Health.UNHEALTHY, False)
@@ -229,8 +228,8 @@ async def test_a_worker_whose_loop_is_held_gets_no_calls_until_it_beats_again(
 ) -> None:
     async with running(model_config(min_workers=2, heartbeat_timeout_s=0.3)) as site:
         frozen = asyncio.create_task(site.post(do="freeze", seconds=1.5))
-        await until(lambda: WorkerState.UNRESPONSIVE in {one.state for one in site.model.replicas})
-        (held,) = [one for one in site.model.replicas if one.state is WorkerState.UNRESPONSIVE]
+        await until(lambda: WorkerState.UNRESPONSIVE in {one.state for one in site.model.workers.always})
+        (held,) = [one for one in site.model.workers.always if one.state is WorkerState.UNRESPONSIVE]
         assert await site.metric('djl_workers{model="m",state="unresponsive"') == 1
         assert (await site.client.get("/ping")).json()["m"]["status"] == "Unhealthy"
         assert (await site.client.get("/v2/health/ready")).status_code == 200  # the other one answers
@@ -244,7 +243,7 @@ async def test_a_worker_whose_loop_is_held_gets_no_calls_until_it_beats_again(
 async def test_a_worker_that_says_that_it_can_not_answer_is_not_ready() -> None:
     async with running(model_config(heartbeat_timeout_s=0.3)) as site:
         await site.post(do="answers", yes=False)
-        await until(lambda: site.model.replicas[0].state is WorkerState.UNRESPONSIVE)
+        await until(lambda: site.model.workers.always[0].state is WorkerState.UNRESPONSIVE)
         assert (await site.client.get("/health")).status_code == 503
         waiting = asyncio.create_task(site.post(do="echo"))
         await until(lambda: site.model.ready)  # which it tells a moment later
@@ -307,7 +306,7 @@ async def test_an_unexpected_error_at_a_workers_start_fails_the_model(
 
 async def test_stopping_leaves_no_process() -> None:
     async with running(model_config(properties={"capacity": "1"}, min_workers=2)) as site:
-        pids = [replica.pid for replica in site.model.replicas]
+        pids = [replica.pid for replica in site.model.workers.always]
         answers = await asyncio.gather(*(site.post(do="echo", sleep_s=0.1) for _ in range(2)))
         assert {answer.json()["pid"] for answer in answers} == set(pids)
     assert all(pid is not None and gone(pid) for pid in pids)
@@ -323,7 +322,7 @@ async def test_stopping_while_loading_does_not_wait(tmp_path: Path, spawned: boo
     await asyncio.sleep(0)  # else the process is being spawned
     async with asyncio.timeout(3):
         await model.stop()
-    assert model.replicas[0].state is WorkerState.STOPPED
+    assert model.workers.always[0].state is WorkerState.STOPPED
 
 
 async def test_a_worker_is_told_to_stop(tmp_path: Path) -> None:
@@ -333,7 +332,7 @@ async def test_a_worker_is_told_to_stop(tmp_path: Path) -> None:
 
 
 async def test_a_worker_that_does_not_stop_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replica, "EXIT_GRACE_S", 0.1)
+    monkeypatch.setattr(running_worker, "EXIT_GRACE_S", 0.1)
     async with running() as site:
         pid = site.pid
         frozen = asyncio.create_task(site.post(do="freeze"))
@@ -349,9 +348,9 @@ async def test_a_worker_that_waits_for_its_next_try_can_be_stopped(caplog: pytes
     model.start()
     await until(lambda: "did not load, attempt 1 of 2:\nthe worker exited with status 3" in caplog.text)
     await asyncio.sleep(0.1)
-    assert model.replicas[0].pid is None
+    assert model.workers.always[0].pid is None
     await model.stop()
-    assert model.replicas[0].state is WorkerState.STOPPED
+    assert model.workers.always[0].state is WorkerState.STOPPED
 
 
 async def test_a_worker_may_go_on_loading_when_it_is_ready() -> None:
@@ -365,7 +364,7 @@ async def hanging(turns: asyncio.Semaphore) -> ServedModel:
     config = model_config("hanging", properties={"load": "hang"})
     model = served(config, turns=turns)
     model.start()
-    await until(lambda: model.replicas[0].pid is not None)
+    await until(lambda: model.workers.always[0].pid is not None)
     return model
 
 
@@ -376,8 +375,8 @@ async def test_workers_load_in_their_turn() -> None:
     model = served(config, turns=turns)
     model.start()
     await (await settled(model_config("free"))).stop()  # which took as long as a load takes
-    assert [replica.pid for replica in model.replicas] == [None, None]
-    pid = first.replicas[0].pid
+    assert [replica.pid for replica in model.workers.always] == [None, None]
+    pid = first.workers.always[0].pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     await wait_ready(model)
@@ -390,10 +389,10 @@ async def test_a_worker_that_was_ready_does_not_wait_for_a_turn() -> None:
     turns = asyncio.Semaphore(1)
     model = await settled(model_config(), turns=turns)
     first = await hanging(turns)
-    pid = model.replicas[0].pid
+    pid = model.workers.always[0].pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    await until(lambda: model.replicas[0].pid not in (pid, None) and model.ready)
+    await until(lambda: model.workers.always[0].pid not in (pid, None) and model.ready)
     await asyncio.gather(first.stop(), model.stop())
 
 
@@ -404,7 +403,7 @@ async def test_a_worker_can_be_stopped_before_its_turn() -> None:
     model.start()
     await asyncio.sleep(0)
     await model.stop()
-    assert (model.replicas[0].state, model.replicas[0].pid) == (WorkerState.STOPPED, None)
+    assert (model.workers.always[0].state, model.workers.always[0].pid) == (WorkerState.STOPPED, None)
     await first.stop()
     assert not turns.locked()
 
@@ -463,7 +462,7 @@ async def test_a_connection_that_closes_late_costs_a_successor_nothing() -> None
     lost = await placed.nodes.get()
     lost.say(Status("ready"))
     await until(lambda: model.ready)
-    (worker,) = model.replicas
+    (worker,) = model.workers.always
     worker.send(Load(bytes(8 << 20)))  # which the node does not read any more
     worker.flush()
     lost.end()
@@ -472,19 +471,19 @@ async def test_a_connection_that_closes_late_costs_a_successor_nothing() -> None
     await until(lambda: model.ready)
     lost.connection.close()
     await until(lambda: lost.front_ends.fileno() == -1)
-    assert model.pool.capacity == 1 and worker.state is WorkerState.READY
+    assert model.pool.workers.capacity == 1 and worker.state is WorkerState.READY
     successor.connection.close()
     await model.stop()
 
 
 async def test_a_worker_whose_last_words_break_a_silence_gets_no_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replica, "VERDICT_S", 0.3)  # its node is silent too
+    monkeypatch.setattr(running_worker, "VERDICT_S", 0.3)  # its node is silent too
     placed = Nodes()
     model = ServedModel(model_config(heartbeat_timeout_s=0.2), Metrics().model("m", ""), placed)
     model.start()
     silent = await placed.nodes.get()
     silent.say(Status("ready"))
-    await until(lambda: model.replicas[0].state is WorkerState.UNRESPONSIVE)
+    await until(lambda: model.workers.always[0].state is WorkerState.UNRESPONSIVE)
     client = Recorder()
     model.pool.submit(call(), client)
     silent.say(Report())

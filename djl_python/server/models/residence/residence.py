@@ -316,7 +316,7 @@ class Residence:
         devices: dict[Key, int] = {}
         counts: dict[Key, int] = {}
         for model in self._loader.running:
-            counts[_key(model)] = counts.get(_key(model), 0) + len(model.able)
+            counts[_key(model)] = counts.get(_key(model), 0) + len(model.workers.able)
             ready = [worker for worker in model.workers if worker.pid is not None]
             workers.setdefault(_key(model), []).extend(worker.pid for worker in ready if worker.pid is not None)
             device_bytes = sum(memory.device_bytes(worker.info.engine) for worker in ready)

@@ -62,7 +62,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 async def test_workers_on_nodes_answer_and_show_where_they_are(fleet: Fleet) -> None:
     assert (await fleet.site.post(do="echo")).status_code == 200
-    assert len(set(fleet.nodes)) == 2 and fleet.site.model.replicas[0].pid is None
+    assert len(set(fleet.nodes)) == 2 and fleet.site.model.workers.always[0].pid is None
     for worker in fleet.site.model.workers:
         labels = f'model="m",node="{worker.node}",version="",worker="{worker.name}"'
         assert await fleet.site.metric(f"djl_worker_node{{{labels}}}") == 1
@@ -105,7 +105,7 @@ async def test_a_worker_that_dies_itself_costs_its_requests(fleet: Fleet) -> Non
 async def test_a_lost_nodes_requests_run_elsewhere_unless_they_have_begun(fleet: Fleet) -> None:
     site = fleet.site
     before = len(fleet.agents.agents)
-    lost = site.model.replicas[0].node
+    lost = site.model.workers.always[0].node
 
     async def streamed() -> str:
         try:
@@ -147,7 +147,7 @@ async def test_a_worker_over_tls_answers_in_its_models_directory(tmp_path: Path)
         assert process is not None
         (worker,) = psutil.Process(process.pid).children()
         assert worker.cwd() == str(tmp_path)
-        (replica,) = site.model.replicas
+        (replica,) = site.model.workers.always
         replica.kill()
         await until(lambda: replica.setback == "was killed by SIGKILL (out of memory?) on node0")
 
@@ -185,7 +185,7 @@ async def test_a_model_that_waits_for_a_node_can_be_stopped() -> None:
     launcher = Silent()
     async with running(remote(), placement=RemoteWorkers(launcher, Endpoint()), wait=False) as site:
         await launcher.tickets.get()
-        (worker,) = site.model.replicas
+        (worker,) = site.model.workers.always
         assert worker.progress is not None and worker.progress.detail == "waiting for a node with CPU 1"
 
 

@@ -20,7 +20,7 @@ import pytest
 from djl_python.config import ModelConfig
 from djl_python.core.access.api_key import ApiKey, digest
 from djl_python.core.access.scopes import Scope
-from djl_python.server.http import exchange
+from djl_python.server.dispatch import early_stream
 from djl_python.server.models.health import Health
 from djl_python.server.models.residence.memory import PROCESSES_BYTES
 from tests.server.harness import Site, model_config, running, until
@@ -190,7 +190,7 @@ async def test_a_model_that_is_unregistered_while_requests_wait_is_not_found() -
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Signs of life come often."""
-    monkeypatch.setattr(exchange, "KEEP_ALIVE_S", 0.05)
+    monkeypatch.setattr(early_stream, "KEEP_ALIVE_S", 0.05)
 
 
 STREAMS = [("/v1/chat/completions", {"stream": True}), ("/generate_stream", {}), ("/v1/messages", {"stream": True})]
@@ -247,7 +247,7 @@ async def test_an_idle_model_is_unloaded_in_time_and_loaded_again() -> None:
         assert on.health() is Health.HEALTHY
         on.clock.pass_(1)
         await on.unloaded()
-        assert on.site.model.replicas == []
+        assert on.site.model.workers.always == []
         assert (await on.ask()).status_code == 200 and on.loads == ["m", "m"]
 
 

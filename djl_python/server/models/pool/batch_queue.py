@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
-from ..flights import Flight
+from .flights import Flight
 
 #: How long after the last interactive call batches take more slots again: a client's next call often comes soon.
 QUIET_S: Final = 5.0

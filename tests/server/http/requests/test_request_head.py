@@ -6,7 +6,7 @@ import pytest
 from tornado import httputil
 
 from djl_python.core.errors import PayloadError
-from djl_python.server.http.request_head import RequestHead
+from djl_python.server.http.requests.request_head import RequestHead
 
 
 def head(target: str = "/", *headers: tuple[str, str], version: str = "HTTP/1.1") -> RequestHead:

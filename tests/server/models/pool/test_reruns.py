@@ -4,10 +4,10 @@ import msgspec
 
 from djl_python.core.errors import WorkerDiedError
 from djl_python.ipc.protocol import BodyChunk, Progress, Report, Start, UsageReport
-from djl_python.server.metrics import Metrics
-from djl_python.server.models import pool as pools
-from djl_python.server.models.pool import Pool
-from tests.server.models.test_pool import Recorder, Worker, call
+from djl_python.server.metrics.metrics import Metrics
+from djl_python.server.models.pool.assigner import RERUN_BODY_BYTES
+from djl_python.server.models.pool.pool import Pool
+from tests.server.models.pool.test_pool import Recorder, Worker, call
 
 
 def pool(*workers: Worker, reruns: bool = True, metrics: Metrics | None = None) -> Pool:
@@ -89,7 +89,7 @@ async def test_the_dead_and_the_unasked_do_not_run_again() -> None:
 async def test_long_bodies_are_not_kept() -> None:
     a, b = Worker("a"), Worker("b")
     served, client = pool(a, b), Recorder()
-    served.submit(msgspec.structs.replace(call(), body=bytes(pools.RERUN_BODY_BYTES + 1)), client)
+    served.submit(msgspec.structs.replace(call(), body=bytes(RERUN_BODY_BYTES + 1)), client)
     served.remove(a, "was lost", lost=True)
     assert isinstance(client.error, WorkerDiedError)
 
@@ -121,10 +121,10 @@ async def test_a_worker_in_which_calls_wait_is_crowded() -> None:
     waits: list[None] = []
     served = Pool("m", 10, 60.0, Metrics().model("m", ""), on_wait=lambda: waits.append(None))
     served.add(a)
-    assert served.crowded_since(a) is None
+    assert served.workers.crowded_since(a) is None
     served.receive(a, [Report(gauges={"waiting_requests": 2})])
-    since = served.crowded_since(a)
+    since = served.workers.crowded_since(a)
     served.receive(a, [Report(gauges={"waiting_requests": 1}), Report(gauges={"running_requests": 9})])
-    assert since is not None and served.crowded_since(a) == since and len(waits) == 1
+    assert since is not None and served.workers.crowded_since(a) == since and len(waits) == 1
     served.receive(a, [Report(gauges={"waiting_requests": 0})])
-    assert served.crowded_since(a) is None
+    assert served.workers.crowded_since(a) is None

@@ -3,7 +3,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from djl_python.server.models.scaling import PAUSE_S, WAIT_S, Decision, Scaling, WorkerLoad
+from djl_python.server.models.scaling.scaling import PAUSE_S, WAIT_S, Decision, Scaling, WorkerLoad
 
 IDLE_S = 10.0
 

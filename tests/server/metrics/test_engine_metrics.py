@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from djl_python.core.metrics import MetricFamily, MetricSample
 from djl_python.ipc.protocol import EngineMetrics
-from djl_python.server.metrics import Metrics
+from djl_python.server.metrics.metrics import Metrics
 
 
 def told(value: float, name: str = "vllm:num_requests_running", kind: str = "gauge") -> EngineMetrics:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client.parser import text_string_to_metric_families
 
 from djl_python.ipc.protocol import Report
-from djl_python.server.metrics import Metrics
+from djl_python.server.metrics.metrics import Metrics
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, ...], float]:

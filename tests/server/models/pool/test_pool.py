@@ -20,10 +20,11 @@ from djl_python.ipc.protocol import (
     UsageReport,
     WorkerInfo,
 )
-from djl_python.server.metrics import Metrics, ModelMetrics
-from djl_python.server.models.flights import Flight, next_id
-from djl_python.server.models.pool import Pool
-from djl_python.server.models.queues import batch_queue
+from djl_python.server.metrics.metrics import Metrics
+from djl_python.server.metrics.model_metrics import ModelMetrics
+from djl_python.server.models.pool import batch_queue
+from djl_python.server.models.pool.flights import Flight, next_id
+from djl_python.server.models.pool.pool import Pool
 from djl_python.server.models.routing.router import Router
 from djl_python.server.models.routing.trail import trail_of
 from tests.server.harness import until
@@ -197,7 +198,7 @@ async def test_calls_wait_in_order_and_one_too_many_is_refused_at_once() -> None
 
 async def test_a_call_says_how_long_it_waited(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 100.0
-    monkeypatch.setattr("djl_python.server.models.pool.time.monotonic", lambda: now_s)
+    monkeypatch.setattr("djl_python.server.models.pool.assigner.time.monotonic", lambda: now_s)
     worker = Worker()
     served = pool(worker)
     first = served.submit(call(), Recorder())
@@ -343,19 +344,19 @@ async def test_the_pool_reports_waiting_calls_and_idle_workers() -> None:
     metrics = Metrics().model("m", "")
     shared = Pool("m", 5, 60, metrics, lambda: waits.append(shared.waiting))
     shared.add(worker := Worker(queries=1))
-    came_s = shared.idle_since(worker)
+    came_s = shared.workers.idle_since(worker)
     assert came_s is not None
     assert list(shared.waiting) == [0, None]
     first, second = shared.submit(call(), Recorder()), shared.submit(call(), Recorder())
     shared.submit(call(), Recorder(), query=True)
     shared.submit(call(), Recorder(), query=True)  # queries wait too, but not for what another worker is for
-    assert shared.idle_since(worker) is None
+    assert shared.workers.idle_since(worker) is None
     assert waits == [(1, second.accepted_s)] * 2 and shared.waiting == waits[0]
     shared.fail_all(UnavailableError("over"), "shutdown")
-    idle_s = shared.idle_since(worker)
+    idle_s = shared.workers.idle_since(worker)
     assert idle_s is not None and idle_s >= max(came_s, first.accepted_s)
     shared.remove(worker, "has ended")
-    assert shared.idle_since(worker) is None
+    assert shared.workers.idle_since(worker) is None
 
 
 async def test_a_call_goes_to_who_is_idle_rather_than_to_who_is_busy_for_nobody() -> None:
@@ -422,7 +423,7 @@ async def test_a_workers_death_fails_its_calls_and_no_others() -> None:
 async def test_a_call_that_takes_too_long_is_cancelled_and_its_worker_left_in_peace_for_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("djl_python.server.models.pool.SUSPICION_S", 0.1)
+    monkeypatch.setattr("djl_python.server.models.pool.pool.SUSPICION_S", 0.1)
     worker, client = Worker(), Recorder()
     shared = pool(worker, predict_timeout_s=0.05)
     flight, waiting = shared.submit(call(), client), shared.submit(call(), Recorder())
@@ -438,7 +439,7 @@ async def test_a_call_that_takes_too_long_is_cancelled_and_its_worker_left_in_pe
 
 
 async def test_a_worker_that_has_gone_meanwhile_gets_no_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("djl_python.server.models.pool.SUSPICION_S", 0.02)
+    monkeypatch.setattr("djl_python.server.models.pool.pool.SUSPICION_S", 0.02)
     worker = Worker()
     shared = pool(worker, predict_timeout_s=0.02)
     flight = shared.submit(call(), Recorder())
@@ -469,7 +470,7 @@ async def test_a_worker_that_is_held_keeps_its_calls_and_gets_no_others() -> Non
     running = shared.submit(call(), client := Recorder())
     shared.hold(worker, True)
     waiting = shared.submit(call(), Recorder())
-    assert (worker.calls, shared.queued, shared.capacity) == ([running.id], 1, 0)
+    assert (worker.calls, shared.queued, shared.workers.capacity) == ([running.id], 1, 0)
     shared.receive(worker, [BodyChunk(running.id, b"x", True)])
     assert client.got == [(b"x", True)] and worker.calls == [running.id]
     shared.hold(worker, False)
@@ -717,9 +718,9 @@ async def test_a_call_goes_to_the_worker_that_knows_its_prompt_until_that_one_is
     metrics = Metrics()
     served = Pool("m", 10, 60, metrics.model("m", ""), router=Router())
     served.add(first := sharing("0"))
-    assert not served.reads_trails  # there is no choice
+    assert not served.workers.reads_trails  # there is no choice
     served.add(second := sharing("1"))
-    assert served.reads_trails and served.shares_prefixes
+    assert served.workers.reads_trails and served.workers.shares_prefixes
     trails = [trail_of([b"%d" % number * 4096]) for number in range(2)]
     for _ in range(2):
         for trail in trails:
@@ -733,7 +734,7 @@ async def test_a_call_goes_to_the_worker_that_knows_its_prompt_until_that_one_is
     assert (len(first.calls), len(second.calls)) == (2, 1)
     counted = {
         sample.labels["outcome"]: sample.value
-        for family in metrics.counters["routed_requests"].collect()
+        for family in metrics.families.counters["routed_requests"].collect()
         for sample in family.samples
         if sample.name.endswith("_total")
     }

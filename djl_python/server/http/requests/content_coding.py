@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Final
 
-from ...core.errors import MediaTypeError, PayloadError
+from ....core.errors import MediaTypeError, PayloadError
 from .request_head import RequestHead
 
 #: The codings, and what zlib calls their formats.

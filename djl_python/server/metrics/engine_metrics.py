@@ -14,7 +14,7 @@ from typing import Final
 from prometheus_client.metrics_core import METRIC_TYPES, Metric
 from prometheus_client.registry import Collector
 
-from ..core.metrics import MetricFamily
+from ...core.metrics import MetricFamily
 
 _NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _Key = tuple[str, str, str]

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 
 from tornado import httputil
 
-from ...core.errors import PayloadError
+from ....core.errors import PayloadError
 
 #: A Host header's characters (RFC 3986, 3.2.2): no comma, which would be two of them (RFC 9112, 3.2).
 _HOST: Final = re.compile(r"[A-Za-z0-9\-._~%!$&'()*+;=:\[\]]*")

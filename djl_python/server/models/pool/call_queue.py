@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from ....core.errors import OverloadedError, ServingError
 from ....core.turns.fair_queue import FairQueue
-from ..flights import Flight, WorkerSlots
+from .flights import Flight, WorkerSlots
 from .start_rate import StartRate
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from ...config import ModelConfig, bounds_of, bounds_on, devices_of
+from ....config import ModelConfig, bounds_of, bounds_on, devices_of
 
 #: How long a call waits for a slot before another worker starts.
 WAIT_S: Final = 1.0

@@ -10,9 +10,9 @@ import pytest
 from djl_python.core.errors import OverloadedError
 from djl_python.core.turns.precedence import Precedence
 from djl_python.ipc.protocol import BodyChunk, Call
-from djl_python.server.models.pool import Pool
-from djl_python.server.models.queues.start_rate import StartRate
-from tests.server.models.test_pool import Recorder, Worker, call, pool
+from djl_python.server.models.pool.pool import Pool
+from djl_python.server.models.pool.start_rate import StartRate
+from tests.server.models.pool.test_pool import Recorder, Worker, call, pool
 
 
 def of(tenant: str, weight: float = 1.0, priority: int = 0) -> Call:

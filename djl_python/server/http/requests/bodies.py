@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Protocol
 
-from ...core.errors import OverloadedError, TooLargeError
-from ...dialects.shared.base import Answer
+from ....core.errors import OverloadedError, TooLargeError
+from ....dialects.shared.base import Answer
 from .content_coding import Decoder
 
 

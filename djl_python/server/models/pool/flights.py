@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from ...core.errors import ServingError
-from ...ipc.protocol import AnyMessage, Call, Trace, UsageReport, WorkerInfo
-from .routing.trail import NO_TRAIL, Trail
+from ....core.errors import ServingError
+from ....ipc.protocol import AnyMessage, Call, Trace, UsageReport, WorkerInfo
+from ..routing.trail import NO_TRAIL, Trail
 
 #: One in so many of a worker's places for waiting calls is for tenants that have no call there.
 _SHARE_OF_NEWCOMERS: Final = 8

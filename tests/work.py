@@ -1,5 +1,5 @@
-"""Work, counted: how many instructions of Python something executes, and how many bytes it copies. Unlike its time, that
-is the same in every run."""
+"""Work, counted: how many instructions of Python something executes, and how many bytes it copies. Unlike its time,
+that is the same in every run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def work(function: Callable[[], Any]) -> int:
 
 
 def copied(function: Callable[[], Any]) -> int:
-    """The bytes of all that a call makes, instruction by instruction: a text that grows counts whenever it is copied."""
+    """The bytes of all that a call makes, by instruction: a text that grows counts whenever it is copied."""
     count = before = 0
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:

@@ -333,7 +333,13 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(description="Directory of /v1/files and /v1/batches, for whoever may use models; unset: there are none."),
     ] = ""
-    batch_max_files: Annotated[int, Meta(ge=1, description="Files, and batches, that are kept at most.")] = 1000
+    batch_max_files: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Files, and batches, that are kept at most; an API key has as many as it leaves to others.",
+        ),
+    ] = 1000
     batch_max_file_bytes: Annotated[
         int, Meta(ge=1, description="Bytes that an uploaded file may have, decompressed; OpenAI's batches take 200 MB.")
     ] = 200 << 20
@@ -341,7 +347,9 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
         16 << 30
     )
     batch_max_requests: Annotated[int, Meta(ge=1, description="Requests that a batch may have.")] = 50_000
-    batch_max_running: Annotated[int, Meta(ge=1, description="Batches that run at a time; others wait.")] = 2
+    batch_max_running: Annotated[
+        int, Meta(ge=1, description="Batches that run at a time; others wait, and an API key leaves a turn to others.")
+    ] = 2
     batch_share: Annotated[float, Meta(gt=0, le=1, description="The models' default for batch_share.")] = 0.5
     batch_busy_share: Annotated[float, Meta(ge=0, le=1, description="The models' default for batch_busy_share.")] = (
         0.125

@@ -30,7 +30,7 @@ _PART: Final = r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)"
 _DURATION: Final = re.compile(rf"([+-]?)((?:{_PART})+)", re.ASCII)
 
 KeepAlive = Annotated[
-    float | str,
+    int | float | str,
     Meta(
         description='How long the model stays loaded without a request: seconds, or "5m"; below 0: for ever; 0: it is '
         "unloaded after the answer."

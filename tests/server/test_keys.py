@@ -375,9 +375,10 @@ async def test_batches_of_a_key_leave_as_many_to_others_and_replace_none_of_thei
             await status(other, kept, "failed")
             file_id = await upload(own, lines({"do": "hang"}))
 
-            async def begin() -> Any:
-                asked = {"input_file_id": file_id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
-                return await own.batches.create(**asked)
+            async def begin() -> openai.types.Batch:
+                return await own.batches.create(
+                    input_file_id=file_id, endpoint="/v1/chat/completions", completion_window="24h"
+                )
 
             made = [await begin() for _ in range(3)]
             with pytest.raises(openai.RateLimitError, match="batch_max_files; a key may have as much as is left"):

@@ -258,11 +258,11 @@ def test_values_of_the_responses_before_a_request_are_limited_as_those_of_a_body
     asked = [{"role": "assistant", "content": noted}, {"role": "user", "content": "b"}]
     first = created(client, asked)
     second = created(client, asked, previous_response_id=first.id)
-    for more in ({}, {"background": True}):
+    for waits in (True, False):
         with pytest.raises(
             openai.BadRequestError, match=f"expected at most {budgets.VALUES.most} JSON values"
         ) as refused:
-            created(client, "c", previous_response_id=second.id, **more)
+            created(client, "c", previous_response_id=second.id, background=not waits)
         assert refused.value.param == "previous_response_id"
 
 

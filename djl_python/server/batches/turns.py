@@ -1,4 +1,4 @@
-"""Who of the waiting batches runs next. Runs in the front end's event loop."""
+"""Which of the waiting batches runs next. Runs in the front end's event loop."""
 
 from __future__ import annotations
 

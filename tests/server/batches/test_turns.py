@@ -1,4 +1,4 @@
-"""Whose batch runs next."""
+"""Which owner's batch runs next."""
 
 from __future__ import annotations
 

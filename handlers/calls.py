@@ -26,4 +26,9 @@ def speaker(name: str) -> tuple[Dialect, frozenset[str]]:
 
 def is_long(inputs: Input) -> bool:
     """Whether a call's text, tools and other parts together may take long to render or tokenize."""
-    return sum(len(value) for value in inputs.content.values) > LONG_PROMPT_CHARS
+    return sum(len(value) for value in inputs.content.values) + len(inputs.context) > LONG_PROMPT_CHARS
+
+
+def size_of(inputs: Input) -> int:
+    """The bytes that are parsed of a call: of its body, and of earlier responses that it goes on with."""
+    return len(inputs.body) + len(inputs.context)

@@ -25,13 +25,13 @@ class LargeBodies:
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "large bodies")
 
-    async def parse(self, body: bytes, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """The result of a function that parses `body`: in the thread if that is large, else at once.
+    async def parse(self, size: int, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """The result of a function that parses so many bytes: in the thread if they are many, else at once.
 
         Raises:
             Exception: the function raised it.
         """
-        if len(body) <= LARGE_BODY_BYTES:
+        if size <= LARGE_BODY_BYTES:
             return function(*args, **kwargs)
         return await self.run(function, *args, **kwargs)
 

@@ -36,6 +36,7 @@ from djl_python.inputs import Input
 from djl_python.usercode.adapter_module import adapter_file, code_fault, forget_module, load_adapter_module
 from djl_python.usercode.module import user_modules
 
+from .calls import size_of
 from .large_bodies import LargeBodies
 from .user_tokenizer import UserTokenizer
 
@@ -212,14 +213,14 @@ class UserFormatters:
         made: RequestInput | dict[str, Any] | None = None
         adapter = ""
         if self._reads:
-            adapter = await self._bodies.parse(inputs.body, self._adapter_named, api, inputs)
+            adapter = await self._bodies.parse(size_of(inputs), self._adapter_named, api, inputs)
         read = next((one.read for one in self._for(adapter) if one.read is not None), None)
         if read is not None:
             made = await self._run((inputs,), read, inputs, api.payload, **self._attributes)
             payload = made if isinstance(made, dict) else _payload(made, inputs)
             inputs = api.with_payload(inputs, payload)
         source = None if isinstance(made, dict) else made
-        return await self._bodies.parse(inputs.body, self._parsed, api, inputs, source, adapter), inputs
+        return await self._bodies.parse(size_of(inputs), self._parsed, api, inputs, source, adapter), inputs
 
     def _for(self, adapter: str) -> list[Formatters]:
         """The formatters of requests with an adapter, "" for none: those of the first module that has one count."""

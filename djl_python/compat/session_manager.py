@@ -9,8 +9,8 @@ model share it. Values are JSON, bytes or numpy arrays: nothing is pickled, sinc
     sessions.get_session(session.session_id).get("turns")
 
 Their number and their bytes are bounded: a new session, or a value, that there is no room for is refused until others
-are closed or expire. Workers count what is in the directory, so values that are written at the same time may exceed the
-bound by what they have together.
+are closed or expire; an API key gets no more than is left for others. Workers count what is in the directory, so values
+that are written at the same time may exceed the bound by what they have together.
 
 Clients open and close sessions with requests of their own, which `SessionManager.respond` answers. Source: LMI's
 "Stateful Sessions Support", and SageMaker's contract for stateful models.
@@ -32,6 +32,7 @@ from typing import Any, Final
 
 import msgspec
 
+from ..core.access.shares import fits, rule
 from ..core.errors import OverloadedError, PayloadError, StorageError, lacks_room
 from ..formats.json_framing import encode_finite_json
 from ..inputs import Input
@@ -154,13 +155,14 @@ class Session:
             OverloadedError: there is none.
         """
         root = Path(self.files_path).parent
-        if self._most_bytes is None or bytes_of(root) + more <= self._most_bytes:
+        owner = self.get(_OWNER, "")
+        if self._most_bytes is None or _bytes_fit(root, owner, more, self._most_bytes):
             return
         _remove_expired(root)
-        if (held := bytes_of(root)) + more > self._most_bytes:
+        if not _bytes_fit(root, owner, more, self._most_bytes):
             raise OverloadedError(
-                f"there is no room for {more} bytes in a session: all have {held} of {self._most_bytes} bytes "
-                "(option.max_sessions_bytes); try again when others are closed"
+                f"there is no room for {more} bytes in a session: all have {bytes_of(root)} of {self._most_bytes} "
+                f"bytes (option.max_sessions_bytes{rule(owner)}); try again when others are closed"
             )
 
     def _path(self, key: str) -> Path:
@@ -195,8 +197,11 @@ class SessionManager:
         if os.stat(self.sessions_path).st_uid != os.geteuid():  # who could read and write what sessions keep
             raise ValueError(f"option.sessions_path: {self.sessions_path} is another user's")
 
-    def create_session(self) -> Session:
+    def create_session(self, owner: str = "") -> Session:
         """A new session.
+
+        Args:
+            owner: the name of the API key that it belongs to; "": anyone's who knows its id.
 
         Raises:
             OverloadedError: sessions have reached their limit in number or in bytes.
@@ -204,15 +209,19 @@ class SessionManager:
         """
         root = Path(self.sessions_path)
         _remove_expired(root)
-        if sum(1 for _ in _sessions_in(root)) >= self.most:
+        held = sum(1 for _ in _sessions_in(root))
+        own = sum(1 for _ in _owned(root, owner)) if owner else held
+        if not fits(owner, own, held, self.most):
             raise OverloadedError(
-                f"{self.most} sessions are open, as many as option.max_sessions allows; "
+                f"{held} sessions are open, and option.max_sessions allows {self.most}{rule(owner)}; "
                 "try again when others are closed"
             )
         session = self._session(str(uuid.uuid4()))
         Path(session.files_path).mkdir(mode=0o700)
         now_s = time.time()
         try:
+            if owner:
+                session.put(_OWNER, owner)
             session.put(_CREATED, now_s)
             session.put(_EXPIRES, now_s + self.expiration)
         except BaseException:
@@ -260,8 +269,7 @@ class SessionManager:
                 self._open(session_id, inputs)
             return None
         if kind == _NEW:
-            session = self.create_session()
-            session.put(_OWNER, inputs.key_name)
+            session = self.create_session(inputs.key_name)
             expires = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(session.get(_EXPIRES)))
             opened = Output().add_property(_SESSION_HEADER, f"{session.session_id}; Expires={expires}")
             return opened.add_as_json({"result": f"Session {session.session_id} created"})
@@ -318,11 +326,27 @@ def checked(session_id: str) -> str:
 
 def bytes_of(root: Path) -> int:
     """Bytes of all values of the sessions in a directory."""
-    sizes = 0
-    for path in _sessions_in(root):
-        with suppress(FileNotFoundError):  # it has been closed, or a value has been replaced
-            sizes += sum(entry.stat().st_size for entry in os.scandir(path))
-    return sizes
+    return sum(map(_size_of, _sessions_in(root)))
+
+
+def _bytes_fit(root: Path, owner: str, more: int, most: int) -> bool:
+    """Whether there is room for as many bytes more of an owner's. Whose the others are is asked where it matters."""
+    held = bytes_of(root)
+    return fits(owner, held, held, most, more) or fits(owner, sum(map(_size_of, _owned(root, owner))), held, most, more)
+
+
+def _owned(root: Path, owner: str) -> Iterator[Path]:
+    return (path for path in _sessions_in(root) if _owner_of(path) == owner)
+
+
+def _owner_of(path: Path) -> Any:
+    return Session(path.name, path.parent).get(_OWNER, "")
+
+
+def _size_of(path: Path) -> int:
+    with suppress(FileNotFoundError):  # it has been closed, or a value has been replaced
+        return sum(entry.stat().st_size for entry in os.scandir(path))
+    return 0
 
 
 def _sessions_in(root: Path) -> Iterator[Path]:

@@ -44,7 +44,7 @@ LARGE_BODY_BYTES: Final = 64 << 10
 VALUES: Final = Budget(
     500_000,
     "JSON values",
-    "a body; set by `option.max_request_values`",
+    "a body, and the responses that a request goes on with; set by `option.max_request_values`",
     "Decoding holds the interpreter, 0.1 s for as many objects. A prompt of token ids has a value for each.",
 )
 PAGE_VALUES: Final = Budget(
@@ -52,7 +52,12 @@ PAGE_VALUES: Final = Budget(
 )
 MESSAGES: Final = Budget(10_000, "messages", "a chat", "Each is checked and rendered, in 10 µs.")
 ROLE_CHARS: Final = Budget(256, "characters", "a message's role", "What a template makes of it is remembered.")
-PARTS: Final = Budget(10_000, "content parts", "all messages of a chat, or MindIE's `inputs`", "As for messages.")
+PARTS: Final = Budget(
+    10_000,
+    "content parts",
+    "all messages of a chat, tools' results and reasoning among them, or MindIE's `inputs`",
+    "As for messages.",
+)
 TOOLS: Final = Budget(1_024, "tools", "a chat", "OpenAI's API takes 128.")
 SALT_CHARS: Final = Budget(256, "characters", "`cache_salt`", "vLLM's documents advise 43. The KV cache keeps it.")
 TEMPLATE_VARIABLES: Final = Budget(256, "variables", "`chat_template_kwargs`", "Templates read a handful.")

@@ -27,9 +27,9 @@ class FreedMemory:
         self.trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         self._soon: asyncio.TimerHandle | None = None
 
-    def call_ended(self, body_bytes: int) -> None:
-        """Record the end of a call with a body of so many bytes."""
-        if self.trim is None or body_bytes < LARGE_BYTES:
+    def call_ended(self, size: int) -> None:
+        """Record the end of a call of so many bytes."""
+        if self.trim is None or size < LARGE_BYTES:
             return
         if self._soon is not None:
             self._soon.cancel()

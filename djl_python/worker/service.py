@@ -315,7 +315,7 @@ class Service:
             self._spawn(self._let_go(flight))
         else:
             self._flights.pop(flight.call.id, None)
-        self._freed_memory.call_ended(len(flight.call.body))
+        self._freed_memory.call_ended(len(flight.call.body) + len(flight.call.context))
         if flight.task.cancelled():
             if not flight.cancelled:
                 self._answer_failure(flight, contained(asyncio.CancelledError()))

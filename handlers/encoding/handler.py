@@ -155,7 +155,7 @@ class EncodingHandler(Handler):
             return
         deadline = Deadline.of(inputs, arrived_s)
         body = inputs.content.value_at(0) if inputs.content.size() else b""
-        parsed = await self._bodies.parse(body, api.parse_task, self.task, inputs, self._context.config)
+        parsed = await self._bodies.parse(len(body), api.parse_task, self.task, inputs, self._context.config)
         try:
             async with _until(deadline):
                 await self._answer(parsed, inputs, reply)

@@ -79,7 +79,7 @@ def test_the_number_of_open_sessions_is_bounded(tmp_path: Path, monkeypatch: pyt
     manager = SessionManager({"sessions_path": str(tmp_path), "max_sessions": "2"})
     manager.create_session()
     two = manager.create_session()
-    with pytest.raises(OverloadedError, match=r"2 sessions are open, as many as option\.max_sessions"):
+    with pytest.raises(OverloadedError, match=r"2 sessions are open, and option.max_sessions allows 2; try"):
         manager.create_session()
     manager.close_session(two.session_id)
     manager.create_session()
@@ -106,6 +106,21 @@ def test_bytes_of_sessions_are_bounded(tmp_path: Path, monkeypatch: pytest.Monke
     later_s = time.time() + manager.expiration + 1
     monkeypatch.setattr(time, "time", lambda: later_s)
     manager.create_session().put("kept", bytes(3000))
+
+
+def test_a_key_has_no_more_sessions_and_bytes_than_it_leaves_to_others(tmp_path: Path) -> None:
+    limits = {"sessions_path": str(tmp_path), "max_sessions": "6", "max_sessions_bytes": "6000"}
+    manager = SessionManager(limits)
+    mine = [manager.create_session("a") for _ in range(3)]
+    with pytest.raises(OverloadedError, match=r"3 sessions are open, .* as much as is left for others"):
+        manager.create_session("a")
+    mine[0].put("much", bytes(2500))
+    with pytest.raises(OverloadedError, match="as much as is left for others"):
+        mine[1].put("more", bytes(1000))
+    manager.create_session("b").put("some", bytes(1000))
+    assert manager.close_session(mine[2].session_id) and manager.create_session("b")
+    for _ in range(2):  # a handler's own belong to no key
+        manager.create_session()
 
 
 def test_values_of_expired_sessions_make_room(tmp_path: Path) -> None:

@@ -113,25 +113,45 @@ TRITON: Edges = {
     "presence_penalty": PENALTY,
     "frequency_penalty": PENALTY,
 }
+ANTHROPIC: Edges = {
+    "temperature": FROM_0_TO_1,
+    "top_p": FROM_0_TO_1,
+    "top_k": ([0, 2**40], [-1, 1.5]),
+    "max_tokens": FROM_1,
+    "stop_sequences": ([[], ["a"] * 1024], ["a", [""], ["a"] * 1025, ["a" * 32_769]]),
+}
+OLLAMA: Edges = {
+    "temperature": ([0, 1e9], [-TINY]),
+    "top_p": FROM_0_TO_1,
+    "min_p": FROM_0_TO_1,
+    "typical_p": SHARE,
+    "top_k": TOP_K,
+    "num_predict": ([-2, -1, 1, 2**40], [-3, 0, 1.5]),
+    "seed": SEEDS,
+    "repeat_penalty": ABOVE_ZERO,
+    "presence_penalty": PENALTY,
+    "frequency_penalty": PENALTY,
+    "stop": (["a", [], ["a"] * 1024], ["", [""], ["a"] * 1025, ["a" * 32_769]]),
+}
 
 CHAT: Final = {"messages": [{"role": "user", "content": "a"}]}
-#: name -> dialect, operation, body, options, and whether fields are in `parameters`.
-CASES: dict[str, tuple[str, str, Any, dict[str, Any], bool, Edges]] = {
+#: name -> dialect, operation, body, options, and what its fields are in ("": the body itself).
+CASES: dict[str, tuple[str, str, Any, dict[str, Any], str, Edges]] = {
     "chat": (
         "openai",
         "chat",
         CHAT | {"logprobs": True},
         {},
-        False,
+        "",
         OPENAI | {"top_logprobs": FROM_0_TO_20, "max_completion_tokens": FROM_1},
     ),
-    "LMI chat": ("lmi", "predict", CHAT, {}, False, OPENAI),
+    "LMI chat": ("lmi", "predict", CHAT, {}, "", OPENAI),
     "responses": (
         "responses",
         "create_response",
         {"input": "a"},
         {},
-        False,
+        "",
         {name: OPENAI[name] for name in ("temperature", "top_p", "min_p", "top_k", "seed", "repetition_penalty")}
         | {"presence_penalty": PENALTY, "frequency_penalty": PENALTY}
         | {"top_logprobs": FROM_0_TO_20, "max_output_tokens": FROM_1},
@@ -141,23 +161,25 @@ CASES: dict[str, tuple[str, str, Any, dict[str, Any], bool, Edges]] = {
         "completion",
         {"prompt": "a"},
         {},
-        False,
+        "",
         OPENAI | {"logprobs": FROM_0_TO_20, "best_of": FROM_1_TO_128},
     ),
-    "LMI": ("lmi", "predict", {"inputs": "a"}, {}, True, LMI),
-    "TGI": ("tgi", "generate", {"inputs": "a"}, {"max_model_len": 100}, True, TGI),
-    "MindIE": ("mindie", "generate_stream", {"inputs": "a"}, {}, True, MINDIE),
-    "Triton": ("triton", "generate", {"text_input": "a"}, {}, True, TRITON),
+    "Anthropic": ("anthropic", "messages", {"model": "m", "max_tokens": 1} | CHAT, {}, "", ANTHROPIC),
+    "Ollama": ("ollama", "ollama_chat", {"model": "m"} | CHAT, {}, "options", OLLAMA),
+    "LMI": ("lmi", "predict", {"inputs": "a"}, {}, "parameters", LMI),
+    "TGI": ("tgi", "generate", {"inputs": "a"}, {"max_model_len": 100}, "parameters", TGI),
+    "MindIE": ("mindie", "generate_stream", {"inputs": "a"}, {}, "parameters", MINDIE),
+    "Triton": ("triton", "generate", {"text_input": "a"}, {}, "parameters", TRITON),
 }
 
 
 @pytest.mark.parametrize(("name", "field"), [(name, field) for name, case in CASES.items() for field in case[-1]])
 def test_edges(name: str, field: str) -> None:
-    kind, operation, body, options, nested, edges = CASES[name]
+    kind, operation, body, options, within, edges = CASES[name]
     taken, refused = edges[field]
 
     def parse(value: Any) -> None:
-        asked = body | ({"parameters": {field: value}} if nested else {field: value})
+        asked = body | ({within: {field: value}} if within else {field: value})
         dialect(kind).parse(inputs(operation, asked, kind), model(**options))
 
     for value in taken:
@@ -165,7 +187,7 @@ def test_edges(name: str, field: str) -> None:
     for value in refused:
         with pytest.raises(ParameterError) as caught:
             parse(value)
-        named = (caught.value.field or "").removeprefix("parameters.")
+        named = (caught.value.field or "").removeprefix(f"{within}.")
         same = {"max_new_tokens": "max_tokens", "min_length": "min_tokens", "random_seed": "seed"}
         assert named.partition("[")[0] in (field, same.get(field)), value
 
@@ -184,11 +206,11 @@ def test_edges(name: str, field: str) -> None:
     ],
 )
 def test_the_least_may_be_the_most_and_no_more(name: str, least: str, most: str) -> None:
-    kind, operation, body, options, nested, _ = CASES[name]
+    kind, operation, body, options, within, _ = CASES[name]
 
     def parse(low: int) -> None:
         asked = {least: low, most: 7}
-        made = body | ({"parameters": asked} if nested else asked)
+        made = body | ({within: asked} if within else asked)
         dialect(kind).parse(inputs(operation, made, kind), model(**options))
 
     parse(7)

@@ -15,7 +15,7 @@ from djl_python.core.errors import ServingError
 from djl_python.dialects import dialect
 from tests.dialects.exchange import inputs, model
 from tests.dialects.test_refusals import CASES, path, places
-from tests.work import grows_in_proportion, work
+from tests.work import copied, grows_in_proportion, work
 
 SIZE = 40
 #: What has several prompts: case -> makes so many of them.
@@ -67,6 +67,67 @@ def test_no_field_takes_more_work_than_it_is_long(name: str) -> None:
     body = CASES[name][2]
     long = [at for at in places(body) if isinstance(value_at(body, at), str | list | dict)]
     assert [path(at) for at in long if not grows_in_proportion(functools.partial(parse_with, name, at), SIZE)] == []
+
+
+TEXT = "a" * 3000
+#: What has a text in many pieces that a template gets as one: API, operation, and the body with so many of them.
+PIECES: dict[str, tuple[str, str, Callable[[int], dict[str, Any]]]] = {
+    "OpenAI, parts": ("openai", "chat", lambda size: _said("user", [{"type": "text", "text": TEXT}] * size)),
+    "OpenAI, messages": ("openai", "chat", lambda size: _repeated(_said("user", TEXT), size)),
+    "Ollama, messages": ("ollama", "ollama_chat", lambda size: _repeated(_said("user", TEXT), size)),
+    "Anthropic, user": ("anthropic", "messages", lambda size: _said("user", [{"type": "text", "text": TEXT}] * size)),
+    "Anthropic, system": (
+        *("anthropic", "messages"),
+        lambda size: _said("user", "a") | {"system": [{"type": "text", "text": TEXT}] * size},
+    ),
+    "Anthropic, assistant": (
+        *("anthropic", "messages"),
+        lambda size: _said("assistant", [{"type": "text", "text": TEXT}] * size),
+    ),
+    "Anthropic, thoughts": (
+        *("anthropic", "messages"),
+        lambda size: _said("assistant", [{"type": "thinking", "thinking": TEXT}] * size),
+    ),
+    "Anthropic, results": (
+        *("anthropic", "messages"),
+        lambda size: _said(
+            "user", [{"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": TEXT}] * size}]
+        ),
+    ),
+    "responses, user": ("responses", "create_response", lambda size: _item(role="user", content=TEXT, size=size)),
+    "responses, assistant": (
+        *("responses", "create_response"),
+        lambda size: _item(role="assistant", content=TEXT, size=size),
+    ),
+    "responses, thoughts": (
+        *("responses", "create_response"),
+        lambda size: _item(type="reasoning", content=[{"type": "reasoning_text", "text": TEXT}], size=size),
+    ),
+}
+
+
+def _said(role: str, content: Any) -> dict[str, Any]:
+    return {"model": "served", "max_tokens": 1, "messages": [{"role": role, "content": content}]}
+
+
+def _repeated(body: dict[str, Any], size: int) -> dict[str, Any]:
+    return body | {"messages": body["messages"] * size}
+
+
+def _item(*, size: int, **fields: Any) -> dict[str, Any]:
+    return {"input": [fields] * size}
+
+
+@pytest.mark.parametrize("name", PIECES)
+def test_a_text_of_many_pieces_is_not_copied_for_each(name: str) -> None:
+    kind, operation, body = PIECES[name]
+
+    def parse(size: int) -> Callable[[], Any]:
+        call = inputs(operation, body(size), kind)
+        dialect(kind).parse(call, model())  # what is made once for all requests, and that it is taken
+        return lambda: dialect(kind).parse(call, model())
+
+    assert grows_in_proportion(parse, SIZE, copied)
 
 
 def parameters_of(name: str) -> list[tuple[Any, ...]]:

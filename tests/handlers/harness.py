@@ -265,13 +265,24 @@ class Served:
         *,
         waited_s: float = 0.0,
         precedence: Precedence = ANY,
+        context: bytes = b"",
         **headers: str,
     ) -> tuple[asyncio.Task[None], FakeReply]:
         """Serve a call as a task."""
         data = body if isinstance(body, bytes) else msgspec.json.encode(body)
         headers["content-type"] = content_type
         call = Call(
-            1, dialect, operation, "POST", f"/{operation}", (), headers, data, waited_s, precedence=precedence
+            1,
+            dialect,
+            operation,
+            "POST",
+            f"/{operation}",
+            (),
+            headers,
+            data,
+            waited_s,
+            precedence=precedence,
+            context=context,
         )
         reply = FakeReply()
         return asyncio.create_task(self.handler.serve(Input.from_call(call), reply)), reply

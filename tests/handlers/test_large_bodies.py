@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import json
 import threading
 from pathlib import Path
 
 import pytest
 
 from djl_python.core.budgets import LARGE_BODY_BYTES
-from djl_python.core.errors import PayloadError
+from djl_python.core.errors import PayloadError, ServingError
 from djl_python.dialects.lmi.dialect import LmiDialect
+from djl_python.dialects.responses.dialect import ResponsesDialect
 from djl_python.handlers.large_bodies import LargeBodies
 from tests.handlers.conftest import Watch
 from tests.handlers.harness import Served
 
-SMALL, LARGE = b"a" * LARGE_BODY_BYTES, b"a" * (LARGE_BODY_BYTES + 1)
+SMALL, LARGE = LARGE_BODY_BYTES, LARGE_BODY_BYTES + 1
 ABOUT: contextvars.ContextVar[str] = contextvars.ContextVar("about")
 
 
@@ -26,6 +28,19 @@ async def test_a_large_body_is_parsed_off_the_loop(model_dir: Path, watch: Watch
     assert (await served.answer("a")).status == 200
     with pytest.raises(PayloadError):
         await served.answer([1, "a" * LARGE_BODY_BYTES])
+    assert went_on == [False, True]
+
+
+async def test_a_small_body_that_goes_on_with_many_responses_is_parsed_off_the_loop(
+    model_dir: Path, watch: Watch
+) -> None:
+    served = await Served(model_dir).load()
+    went_on = watch(ResponsesDialect, "parse")
+    for padding in ("", "a" * LARGE_BODY_BYTES):
+        item = {"type": "message", "role": "user", "content": "a", "status": padding}
+        context = json.dumps({"id": "resp_1", "kept": True, "previous": [item]}).encode()
+        with pytest.raises(ServingError):  # this model has no chat template
+            await served.ended(*served.call("responses", "create_response", {"input": "a"}, context=context))
     assert went_on == [False, True]
 
 

@@ -17,7 +17,7 @@ from djl_python.config import Networks
 from djl_python.core.access.api_key import ApiKey, digest
 from djl_python.core.access.scopes import Scope
 from djl_python.server.keys.key_file import add_key
-from tests.server.batches.serving import create, lines, status
+from tests.server.batches.serving import create, lines, status, upload
 from tests.server.harness import Site, model_config, running
 from tests.server.in_process import InProcess
 
@@ -338,6 +338,60 @@ async def test_files_and_batches_belong_to_their_key(tmp_path: Path) -> None:
             for secret in ("djl_for_other", INFER)
         ]
         assert [len(one) for one in listed] == [0, 2, 0, 1]
+
+
+async def test_files_of_a_key_leave_as_much_room_to_others(tmp_path: Path) -> None:
+    keys = (*KEYS, key("djl_for_other"))
+    settings = {"batch_directory": str(tmp_path), "batch_max_files": 6, "batch_max_bytes": 6_000}
+    async with guarded(keys=keys, **settings) as site:
+        url = f"http://127.0.0.1:{site.port}/v1"
+        async with openai.AsyncOpenAI(base_url=url, api_key=INFER, max_retries=0) as own:
+            other = own.with_options(api_key="djl_for_other")
+            first = await upload(own, bytes(2_500))
+            with pytest.raises(
+                openai.APIStatusError, match="batch_max_bytes; a key may have as much as is left"
+            ) as large:
+                await upload(own, bytes(1_000))
+            for _ in range(2):
+                await upload(own, b"x")
+            with pytest.raises(
+                openai.APIStatusError, match="batch_max_files; a key may have as much as is left"
+            ) as many:
+                await upload(own, b"x")
+            assert (large.value.status_code, many.value.status_code) == (413, 413)
+            await upload(other, bytes(1_500))
+            await own.files.delete(first)
+            await upload(own, b"x")
+
+
+async def test_batches_of_a_key_leave_as_many_to_others_and_replace_none_of_theirs(tmp_path: Path) -> None:
+    keys = (*KEYS, key("djl_for_other"))
+    settings = {"batch_directory": str(tmp_path), "batch_max_files": 6, "batch_max_running": 2}
+    async with guarded(keys=keys, **settings) as site:
+        url = f"http://127.0.0.1:{site.port}/v1"
+        async with openai.AsyncOpenAI(base_url=url, api_key=INFER, max_retries=0) as own:
+            other = own.with_options(api_key="djl_for_other")
+            kept = await create(other, b"no line")
+            await status(other, kept, "failed")
+            file_id = await upload(own, lines({"do": "hang"}))
+
+            async def begin() -> openai.types.Batch:
+                return await own.batches.create(
+                    input_file_id=file_id, endpoint="/v1/chat/completions", completion_window="24h"
+                )
+
+            made = [await begin() for _ in range(3)]
+            with pytest.raises(openai.RateLimitError, match="batch_max_files; a key may have as much as is left"):
+                await begin()
+            await status(own, made[0], "in_progress")
+            ran = await status(other, await create(other, lines({})), "completed")  # beside one that does not end
+            for _ in range(4):
+                for batch in made:
+                    await own.batches.cancel(batch.id)
+                    await status(own, batch, "cancelled")
+                made = [await begin()]
+            assert {one.id async for one in other.batches.list()} == {kept.id, ran.id}
+            await own.batches.cancel(made[0].id)
 
 
 async def test_answers_that_are_fetched_later_belong_to_their_key() -> None:

@@ -15,6 +15,7 @@ import openai
 import pytest
 from openai.types.responses import Response
 
+from djl_python.core import budgets
 from djl_python.core.access.api_key import ApiKey, digest
 from djl_python.core.access.scopes import Scope
 from djl_python.server.keys.key_file import add_key
@@ -249,6 +250,20 @@ def test_a_stream_in_the_background_ends_with_its_failure_or_its_cancellation(cl
         assert "response.completed" not in [event.type for event in events]
     with pytest.raises(openai.BadRequestError, match="temperature: expected a number"):
         client.responses.create(model="fast", input="a", background=True, stream=True, temperature=9)
+
+
+def test_values_of_the_responses_before_a_request_are_limited_as_those_of_a_body(client: openai.OpenAI) -> None:
+    """Each body is within the limit, and a request of a hundred bytes goes on with both."""
+    noted = [{"type": "output_text", "text": "a", "annotations": [0] * (budgets.VALUES.most // 2)}]
+    asked = [{"role": "assistant", "content": noted}, {"role": "user", "content": "b"}]
+    first = created(client, asked)
+    second = created(client, asked, previous_response_id=first.id)
+    for waits in (True, False):
+        with pytest.raises(
+            openai.BadRequestError, match=f"expected at most {budgets.VALUES.most} JSON values"
+        ) as refused:
+            created(client, "c", previous_response_id=second.id, background=not waits)
+        assert refused.value.param == "previous_response_id"
 
 
 def test_a_response_in_the_background_is_cancelled(client: openai.OpenAI, server: RunningServer) -> None:

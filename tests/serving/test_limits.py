@@ -16,6 +16,9 @@ from tests.conftest import DEMO
 
 CHAT, COMPLETE, LMI, GENERATE = "/v1/chat/completions", "/v1/completions", "/invocations", "/generate"
 TRITON, INFER = "/v2/models/demo/generate", "/v2/models/demo/infer"
+MESSAGES, RESPONSES, OLLAMA = "/v1/messages", "/v1/responses", "/api/chat"
+CLAUDE: Final = {"model": "demo", "max_tokens": 1}
+TEXTS: Final = [{"type": "text", "text": "a"}] * (budgets.PARTS.most + 1)
 HELLO: Final = [{"role": "user", "content": "hi"}]
 MANY: Final = [0] * budgets.VALUES.most
 
@@ -36,6 +39,9 @@ def post(server: RunningServer, path: str, body: Any, content_type: str = "appli
         ("/generate_stream", {"inputs": "a", "x": MANY}),
         ("/tokenize", {"inputs": "a", "x": MANY}),
         ("/chat_tokenize", {"messages": HELLO, "metadata": MANY}),
+        (MESSAGES, {"model": "demo", "max_tokens": 1, "messages": HELLO, "metadata": MANY}),
+        (RESPONSES, {"input": "a", "prompt_cache_options": MANY}),
+        (OLLAMA, {"model": "demo", "messages": HELLO, "x": MANY}),
         (TRITON, {"text_input": "a", "stop": MANY}),
         (INFER, {"inputs": [{"name": "text_input", "shape": [1], "datatype": "BYTES", "data": MANY}]}),
     ],
@@ -80,6 +86,39 @@ LONG_SCHEMAS: Final = [
             {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}] * 5_001}] * 2},
             "messages",
             "at most 10000 content parts, got 10002",
+        ),
+        (MESSAGES, CLAUDE | {"messages": HELLO * 10_001}, "messages", "at most 10000 items"),
+        (MESSAGES, CLAUDE | {"messages": HELLO, "system": TEXTS}, "system", "at most 10000 content parts, got 10001"),
+        (
+            MESSAGES,
+            CLAUDE
+            | {
+                "messages": [
+                    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": TEXTS}]}
+                ]
+            },
+            "messages",
+            "at most 10000 content parts, got 10002",
+        ),
+        (MESSAGES, CLAUDE | {"messages": HELLO, "stop_sequences": ["a"] * 1_025}, "stop_sequences: ", "at most 1024"),
+        (f"{MESSAGES}/count_tokens", {"model": "demo", "messages": HELLO, "system": TEXTS}, "system", "content parts"),
+        (RESPONSES, {"input": HELLO * 10_001}, "input", "at most 10000 items"),
+        (
+            RESPONSES,
+            {"input": [{"type": "reasoning", "summary": [{"type": "summary_text", "text": "a"}] * 10_001}]},
+            "input",
+            "at most 10000 content parts, got 10001",
+        ),
+        (OLLAMA, {"model": "demo", "messages": HELLO * 10_001}, "messages", "at most 10000 items"),
+        (
+            OLLAMA,
+            {"model": "demo", "messages": HELLO, "options": {"stop": ["a"] * 1_025}},
+            "options.stop: ",
+            "at most 1024 texts",
+        ),
+        *(
+            (OLLAMA, {"model": "demo", "messages": HELLO, "format": schema}, "format", said)
+            for schema, said in LONG_SCHEMAS
         ),
         (CHAT, {"messages": HELLO, "tools": TOOLS}, "tools", "at most 1024 items"),
         (

@@ -106,7 +106,7 @@ def test_more_sessions_than_there_may_be_are_refused(client: httpx.Client) -> No
     assert refused.json() == {
         "code": 503,
         "type": "WlmCapacityException",
-        "message": "1 sessions are open, as many as option.max_sessions allows; try again when others are closed",
+        "message": "1 sessions are open, and option.max_sessions allows 1; try again when others are closed",
     }
     assert client.post("/predictions/few", json=CLOSE, headers={SESSION: session_id}).status_code == 200
     opened(client, "few")

@@ -95,6 +95,29 @@ def _messages() -> bytes:
     )
 
 
+def _blocks() -> bytes:
+    """54 MB of one answer's text, in the blocks that a chat may have: it exceeds the model's context alone."""
+    blocks = [{"type": "text", "text": "a" * 6000}] * 9000
+    said = [{"role": "user", "content": "x"}, {"role": "assistant", "content": blocks}]
+    return json.dumps({"model": DEMO, "max_tokens": 1, "messages": said}).encode()
+
+
+def _items() -> bytes:
+    """As much, in the items of a response."""
+    items = [{"role": "user", "content": "a" * 6000}] * 9000
+    return json.dumps({"model": DEMO, "max_output_tokens": 1, "store": False, "input": items}).encode()
+
+
+def _turns() -> bytes:
+    """As much, in Ollama's messages, with a schema."""
+    turns = [{"role": "user", "content": "a" * 6000}] * 9000
+    return json.dumps({"model": DEMO, "messages": turns, "format": json.loads(_alternatives())["guided_json"]}).encode()
+
+
+def _keep_alive() -> bytes:
+    return b'{"model":"%s","messages":[],"stream":false,"keep_alive":%d}' % (DEMO.encode(), 10**400)
+
+
 def _token_ids() -> bytes:
     return b'{"model":"%s","max_tokens":1,"prompt":[%s]}' % (DEMO.encode(), b",".join([b"1"] * 4_000_000))
 
@@ -163,6 +186,8 @@ async def _slowloris(url: str) -> int:
 
 #: A grammar within the limits is refused by its trial, whose low priority makes it slow where others compute.
 _COMPILED_S: Final = 15.0
+#: A prompt of this length is rendered and tokenized, beside others, until it is found too long.
+_LONG_S: Final = 15.0
 _REFUSED_ORIGIN: Final = frozenset({403})
 #: What costs no more than other traffic may be answered.
 _ANSWERED_OR_REFUSED: Final = frozenset({200, 400, 413})
@@ -181,6 +206,10 @@ ATTACKS: Final = (
     Attack("guided_regex of 8 MiB", body=_regex),
     Attack("10^6 messages", "/v1/chat/completions", _messages),
     Attack("4 x 10^6 token ids", body=_token_ids),
+    Attack("messages: 54 MB in 9,000 blocks", "/v1/messages", _blocks, refusal_s=_LONG_S),
+    Attack("responses: 54 MB in 9,000 items", "/v1/responses", _items, refusal_s=_LONG_S),
+    Attack("Ollama: 54 MB in 9,000 messages", "/api/chat", _turns, refusal_s=_LONG_S),
+    Attack("Ollama: keep_alive of 400 digits", "/api/chat", _keep_alive, accepted=_ANSWERED_OR_REFUSED),
     Attack("10^5 tools", "/v1/chat/completions", _tools),
     Attack(
         "infer: 1,024 prompts, nested values",

@@ -321,7 +321,14 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(description="Directory of /v1/files and /v1/batches; unset: the server has neither."),
     ] = ""
-    batch_max_files: Annotated[int, Meta(ge=1, description="Limit on files, and on batches.")] = 1000
+    batch_max_files: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Limit on files, and on batches. One API key's may be as many as are still free: half of them if "
+            "it is alone.",
+        ),
+    ] = 1000
     batch_max_file_bytes: Annotated[
         int,
         Meta(ge=1, description="Largest uploaded file, in bytes after decompression; OpenAI's batches take 200 MB."),
@@ -330,7 +337,13 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(ge=1, description="Bytes of all files together; then uploads are refused.")
     ] = 16 << 30
     batch_max_requests: Annotated[int, Meta(ge=1, description="Limit on requests of one batch.")] = 50_000
-    batch_max_running: Annotated[int, Meta(ge=1, description="Batches that run at a time; others wait.")] = 2
+    batch_max_running: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Batches that run at a time; others wait. One API key's are at most one fewer, if above 1.",
+        ),
+    ] = 2
     batch_share: Annotated[float, Meta(gt=0, le=1, description="The models' default for batch_share.")] = 0.5
     batch_busy_share: Annotated[float, Meta(ge=0, le=1, description="The models' default for batch_busy_share.")] = (
         0.125

@@ -104,7 +104,7 @@ class TemplateMessages:
     """The messages for a chat template.
 
     Args:
-        system: the instructions; "": none.
+        system: the instructions.
         takes_images: whether the model does.
 
     Attributes:
@@ -116,13 +116,15 @@ class TemplateMessages:
             images and gets one.
     """
 
-    def __init__(self, system: str, messages: Sequence[InputMessage], *, takes_images: bool) -> None:
-        self.messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
+    def __init__(
+        self, system: str | Sequence[TextBlock] | None, messages: Sequence[InputMessage], *, takes_images: bool
+    ) -> None:
+        self.messages: list[dict[str, Any]] = []
         self.images: list[ImageSource] = []
         self._takes_images = takes_images
-        blocks = sum(len(message.content) for message in messages if isinstance(message.content, list))
-        if wrong := budgets.PARTS.excess(blocks):
-            raise PayloadError(f"messages: {wrong}", "messages")
+        _check_parts(system, messages)
+        if text := system if isinstance(system, str) else "\n".join(block.text for block in system or ()):
+            self.messages.append({"role": "system", "content": text})
         located = ((message.role, list(_located(i, message))) for i, message in enumerate(messages))
         for role, turns in itertools.groupby(located, key=lambda turn: turn[0]):
             turn = [block for _, blocks_of in turns for block in blocks_of]
@@ -186,12 +188,15 @@ class TemplateMessages:
 
     def _add_assistant(self, turn: list[tuple[str, Block]]) -> None:
         message: dict[str, Any] = {"role": "assistant", "content": ""}
+        # Joined once at the end: a text that grows by each block is copied for each, which takes minutes for 60 MB.
+        texts: list[str] = []
+        thoughts: list[str] = []
         for path, block in turn:
             match block:
                 case TextBlock():
-                    message["content"] += block.text
+                    texts.append(block.text)
                 case ThinkingBlock():
-                    message["reasoning_content"] = message.get("reasoning_content", "") + block.thinking
+                    thoughts.append(block.thinking)
                 case RedactedThinkingBlock():
                     pass
                 case ToolUseBlock():
@@ -200,7 +205,21 @@ class TemplateMessages:
                     )
                 case _:
                     raise _misplaced(path, block, "assistant")
+        message["content"] = "".join(texts)
+        if thoughts:
+            message["reasoning_content"] = "".join(thoughts)
         self.messages.append(message)
+
+
+def _check_parts(system: str | Sequence[TextBlock] | None, messages: Sequence[InputMessage]) -> None:
+    """Refuse more blocks than a chat may have, those of tool results among them."""
+    if isinstance(system, list) and (wrong := budgets.PARTS.excess(len(system))):
+        raise PayloadError(f"system: {wrong}", "system")
+    lists = [message.content for message in messages if isinstance(message.content, list)]
+    results = (block.content for blocks in lists for block in blocks if isinstance(block, ToolResultBlock))
+    count = sum(map(len, lists)) + sum(len(content) for content in results if isinstance(content, list))
+    if wrong := budgets.PARTS.excess(count + (len(system) if isinstance(system, list) else 0)):
+        raise PayloadError(f"messages: {wrong}", "messages")
 
 
 def _located(index: int, message: InputMessage) -> Iterator[tuple[str, Block]]:

@@ -29,6 +29,8 @@ _REFUSED: Final = {
 }
 _TOOL_FIELDS: Final = ToolFields("tools[{}]", "tool_choice", "tool_choice.name", "tools", "input_schema")
 _CUSTOM: Final = "custom"
+#: The fields that chats have under other names.
+_CALLED: Final = {"stop": "stop_sequences"}
 
 
 class ToolSpec(msgspec.Struct, frozen=True):
@@ -139,7 +141,7 @@ def read_messages(body: dict[str, Any], model: ModelConfig) -> ParsedMessages:
         stop=fields.stop_sequences,
         thinking=fields.thinking,
     )
-    check_fields(common, fields.max_tokens)
+    check_fields(common, fields.max_tokens, lambda name: _CALLED.get(name, name))
     chat = _chat(fields, model)
     format_, path = _format(fields)
     grammar = None if format_ is None else schema_grammar(format_.schema, f"{path}.schema")
@@ -179,7 +181,7 @@ def _read(body: dict[str, Any], into: type[FieldsT], model: ModelConfig) -> tupl
 
 
 def _chat(fields: PromptFields, model: ModelConfig) -> Chat:
-    made = TemplateMessages(_system(fields.system), fields.messages, takes_images=model.checkpoint.takes_images)
+    made = TemplateMessages(fields.system, fields.messages, takes_images=model.checkpoint.takes_images)
     variables, sources = thinking_variables(ThinkingFields(thinking=fields.thinking))
     if fields.output_config is not None and fields.output_config.effort is not None:
         variables["reasoning_effort"] = fields.output_config.effort
@@ -194,12 +196,6 @@ def _chat(fields: PromptFields, model: ModelConfig) -> Chat:
         variables=variables,
         variable_fields=sources,
     )
-
-
-def _system(system: str | list[TextBlock] | None) -> str:
-    if isinstance(system, list):
-        return "\n".join(block.text for block in system)
-    return system or ""
 
 
 def _tool_use(

@@ -214,10 +214,7 @@ def _parsed(fields: OllamaFields, prompt: str | Chat, model: ModelConfig, ignore
     if limit == 0:
         raise ParameterError("options.num_predict: expected an integer >= 1, -1 or -2, got 0", "options.num_predict")
     most = UNBOUNDED if limit is None or limit in _ENDLESS else limit
-    try:
-        check_fields(common, most)
-    except ParameterError as error:
-        raise ParameterError(f"options.{error.message}", f"options.{error.field}") from error
+    check_fields(common, most, "options.{}".format)
     raw = isinstance(prompt, str)
     request = GenerateRequest(
         prompt=prompt,

@@ -11,9 +11,11 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from ...config import TEXT_GENERATION, Checkpoint, ModelConfig
-from ...core.errors import ServingError
+from ...core import budgets
+from ...core.errors import PayloadError, ServingError
 from ...core.types import Chat
 from ...formats.json_framing import JSON, SSE, encode_json
+from ...formats.json_size import values_in
 from ...inputs import Input
 from ..shared.base import Answer, Bodies, Dialect, Kind, Parsed, Route
 from ..shared.fields.named_model import named_model
@@ -21,7 +23,7 @@ from ..shared.openai import responses as kept
 from ..shared.request_body import ignored_header, json_object
 from ..shared.views import QueriedModel
 from .answer import ResponseFormatter
-from .errors import DOCUMENTED, UnsupportedError, error_event, response_error_answer
+from .errors import DOCUMENTED, PREVIOUS, UnsupportedError, error_event, response_error_answer
 from .events import EVENTS, encode_event
 from .request import Context, ResponsesRequest, read_response
 from .shapes import InputTokens, ResponseObject
@@ -83,7 +85,7 @@ class ResponsesDialect(Dialect):
         """Read a request for a response."""
         if inputs.operation != CREATE:
             raise self.wrong_task(TEXT_GENERATION, model)
-        parsed = read_response(json_object(inputs, model), _context(inputs), model)
+        parsed = read_response(json_object(inputs, model), _context(inputs, model), model)
         name, headers = parsed.request.adapter or model.name, ignored_header(parsed.request.ignored)
         return Parsed((parsed.request,), ResponseFormatter(parsed, model=name, headers=headers))
 
@@ -106,7 +108,7 @@ class ResponsesDialect(Dialect):
         inputs.content.add("data", body)
         # The worker, which knows the checkpoint, refuses images where the model takes none.
         anything = msgspec.structs.replace(model, checkpoint=Checkpoint(takes_images=True))
-        parsed = read_response(json_object(inputs, model), _context(inputs), anything)
+        parsed = read_response(json_object(inputs, model), _context(inputs, model), anything)
         return ResponseFormatter(parsed, model=parsed.request.adapter or model.name, headers={}).queued()
 
     def model_of(self, body: bytes) -> str | None:
@@ -126,5 +128,15 @@ class ResponsesDialect(Dialect):
         return encode_event(error_event(error, _LAST))
 
 
-def _context(inputs: Input) -> Context | None:
-    return msgspec.json.decode(inputs.context, type=Context) if inputs.context else None
+def _context(inputs: Input, model: ModelConfig) -> Context | None:
+    """What the front end knows of the request; earlier responses may have as many values as a body.
+
+    Raises:
+        PayloadError: they have more.
+    """
+    if not inputs.context:
+        return None
+    limit = budgets.VALUES._replace(most=model.option.max_request_values)
+    if wrong := limit.excess(values_in(inputs.context, limit.most), at_least=True):
+        raise PayloadError(f"{PREVIOUS}: of the responses before this one, {wrong}", PREVIOUS)
+    return msgspec.json.decode(inputs.context, type=Context)

@@ -5,6 +5,7 @@ Items are smaller than turns: reasoning, text and calls of one answer are three 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -30,6 +31,42 @@ _ASSISTANT: Final = "assistant"
 _INSTRUCTING: Final = ("system", "developer")
 _AUTO: Final = (None, "auto")
 
+Content = str | list[dict[str, str]]
+
+
+class _Turn:
+    """A message that further items may belong to.
+
+    What they add is joined once at the end: a text that grows by each item is copied for each, which takes minutes for
+    60 MB.
+    """
+
+    def __init__(self, role: str, **more: str) -> None:
+        self.role = role
+        self.contents: list[Content] = []
+        self.thoughts: list[str] = []
+        self.calls: list[dict[str, Any]] = []
+        self._more = more
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """It, in the form of `types.Chat`."""
+        made: dict[str, Any] = {"role": self.role, "content": self._content(), **self._more}
+        if self.thoughts:
+            made["reasoning_content"] = "".join(self.thoughts)
+        if self.calls:
+            made["tool_calls"] = self.calls
+        return made
+
+    def _content(self) -> Content:
+        """Its texts in lines, or as parts where there are images."""
+        texts = list(itertools.takewhile(lambda content: isinstance(content, str), self.contents))
+        text = "\n".join(map(str, texts))
+        if len(texts) == len(self.contents):
+            return text
+        rest = itertools.chain.from_iterable(map(_as_parts, self.contents[len(texts) :]))
+        return [*(_as_parts(text) if texts else ()), *rest]
+
 
 class TemplateMessages:
     """The messages, to which items are added in order.
@@ -39,13 +76,12 @@ class TemplateMessages:
         takes_images: whether the model does.
 
     Attributes:
-        messages: in the form of `types.Chat`.
         images: the sources of their images, in order.
         asks_for_detail: whether an image has a `detail` other than "auto".
     """
 
     def __init__(self, instructions: str, *, takes_images: bool) -> None:
-        self.messages: list[dict[str, Any]] = []
+        self._turns: list[_Turn] = []
         self.images: list[ImageSource] = []
         self.asks_for_detail = False
         self._takes_images = takes_images
@@ -79,51 +115,62 @@ class TemplateMessages:
         """Add a text of the user's."""
         self._say("user", text)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are none."""
+        return not self._turns
+
+    @property
+    def messages(self) -> tuple[dict[str, Any], ...]:
+        """The messages, in the form of `types.Chat`."""
+        return tuple(turn.message for turn in self._turns)
+
     # ------------------------------------------------------------------------------------ turns
 
-    def _say(self, role: str, content: str | list[dict[str, str]]) -> None:
+    def _say(self, role: str, content: Content) -> None:
         """A message of the user's, or instructions; one after another of its kind is one turn with it."""
-        last = self.messages[-1] if self.messages else None
-        if last is not None and (last["role"] == role or {last["role"], role} <= {*_INSTRUCTING}):
-            last["content"] = _joined(last["content"], content)
-        else:
-            self.messages.append({"role": role, "content": content})
+        last = self._turns[-1] if self._turns else None
+        if last is None or not (last.role == role or {last.role, role} <= {*_INSTRUCTING}):
+            self._turns.append(last := _Turn(role))
+        last.contents.append(content)
 
-    def _turn(self) -> dict[str, Any]:
+    def _turn(self) -> _Turn:
         """The assistant's turn that goes on, or a new one."""
-        if not self.messages or self.messages[-1]["role"] != _ASSISTANT:
-            self.messages.append({"role": _ASSISTANT, "content": ""})
-        return self.messages[-1]
+        if not self._turns or self._turns[-1].role != _ASSISTANT:
+            self._turns.append(_Turn(_ASSISTANT))
+        return self._turns[-1]
 
     def _answer(self, item: MessageItem, at: str) -> None:
         text = self._content(item.content, f"{at}.content", item.role)
         turn = self._turn()
-        turn["content"] = _joined(turn["content"], text) if turn["content"] else text
+        if turn.contents == [""]:
+            turn.contents.clear()
+        turn.contents.append(text)
 
     def _reason(self, item: ReasoningItem, at: str) -> None:
         text = "".join(part.text for part in item.content or ())
-        self._count(len(item.content or ()))
+        self._count(len(item.content or ()) + len(item.summary or ()))
         if not text and item.encrypted_content:
             text = unsealed(item.encrypted_content, f"{at}.encrypted_content")
         if text:
-            turn = self._turn()
-            turn["reasoning_content"] = turn.get("reasoning_content", "") + text
+            self._turn().thoughts.append(text)
 
     def _call(self, item: FunctionCallItem, at: str) -> None:
         self._calls.add(item.call_id)
         called = made_call(CalledFunction(item.name, item.arguments), item.call_id, f"{at}.arguments")
-        self._turn().setdefault("tool_calls", []).append(called)
+        self._turn().calls.append(called)
 
     def _take_output(self, item: FunctionOutputItem, at: str) -> None:
         if item.call_id not in self._calls:
             field = f"{at}.call_id"
             raise PayloadError(f"{field}: no function_call before this output has the call_id {item.call_id!r}", field)
-        content = self._content(item.output, f"{at}.output", "user")
-        self.messages.append({"role": "tool", "content": content, "tool_call_id": item.call_id})
+        turn = _Turn("tool", tool_call_id=item.call_id)
+        turn.contents.append(self._content(item.output, f"{at}.output", "user"))
+        self._turns.append(turn)
 
     # ------------------------------------------------------------------------------------ content
 
-    def _content(self, content: str | Sequence[Part], path: str, role: str) -> str | list[dict[str, str]]:
+    def _content(self, content: str | Sequence[Part], path: str, role: str) -> Content:
         """One string, if there are no images; otherwise the parts as templates read them."""
         if isinstance(content, str):
             return content
@@ -155,12 +202,5 @@ class TemplateMessages:
             raise PayloadError(f"input: {wrong}", "input")
 
 
-def _joined(first: str | list[dict[str, str]], second: str | list[dict[str, str]]) -> str | list[dict[str, str]]:
-    """The contents of two messages that are one turn."""
-    if isinstance(first, str) and isinstance(second, str):
-        return f"{first}\n{second}"
-    return [*_as_parts(first), *_as_parts(second)]
-
-
-def _as_parts(content: str | list[dict[str, str]]) -> list[dict[str, str]]:
+def _as_parts(content: Content) -> list[dict[str, str]]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content

@@ -276,7 +276,7 @@ def _messages(fields: ResponsesRequest, context: Context, model: ModelConfig) ->
         made.say(fields.input)
     else:
         made.add(fields.input, "input")
-    if not made.messages:
+    if made.is_empty:
         raise PayloadError("input: expected a non-empty array", "input")
     return made
 
@@ -289,7 +289,7 @@ def _chat(fields: ResponsesRequest, made: TemplateMessages, use: ToolUse | None)
         sources["reasoning_effort"] = "reasoning.effort"
     kwargs = fields.chat_template_kwargs or {}
     return Chat(
-        messages=tuple(made.messages),
+        messages=made.messages,
         images=tuple(made.images),
         tool_use=use,
         variables=variables | kwargs,

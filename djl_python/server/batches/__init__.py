@@ -4,7 +4,7 @@
 - `uploads`: reads forms with files as they arrive; `incoming`: a file that is arriving; `fields`: reads the fields of
   forms and queries.
 - `store`: the files and the batches on disk, in `batch_directory`, and their limits.
-- `jobs`: runs batches, one or a few at a time, from validating to completed, over restarts.
+- `jobs`: runs batches, one or a few at a time, from validating to completed, over restarts; `turns`: whose goes next.
 - `measures`: their gauges at /metrics.
 - `pages`: answers the routes.
 """

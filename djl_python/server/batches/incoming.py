@@ -24,16 +24,19 @@ class IncomingFile:
 
     Args:
         directory: where it is written.
+        owner: the name of the API key whose it is.
         check_room: called before each write; raises an error if there is no room.
 
     Attributes:
+        owner: as given.
         size: bytes that have come so far.
         abandoned: whether it takes nothing more, and its content is deleted.
         gone: set once it has been kept or deleted.
     """
 
-    def __init__(self, directory: Path, check_room: Callable[[], None]) -> None:
+    def __init__(self, directory: Path, owner: str, check_room: Callable[[], None]) -> None:
         self.size = 0
+        self.owner = owner
         self.gone = asyncio.Event()
         self._path = directory / f"{secrets.token_hex(16)}.tmp"
         self._check_room = check_room

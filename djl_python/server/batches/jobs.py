@@ -33,6 +33,7 @@ from ...dialects.shared.batches import (
 )
 from .calls import Origin
 from .store import ENDED, KEPT_S, BatchState, Store, new_id
+from .turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ class Jobs:
         self._send = send
         self._endpoints = endpoints
         self._max_requests = max_requests
-        self._turns = asyncio.Semaphore(max_running)
+        self._turns = Turns(max_running)
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def start(self) -> None:
@@ -154,7 +155,7 @@ class _Job:
         self._source: InputFile | None = None
         self._journal: Journal | None = None
 
-    async def run(self, turns: asyncio.Semaphore) -> None:
+    async def run(self, turns: Turns) -> None:
         """Bring the batch to its end. If this task is cancelled, leave the batch as it is, unless its status is
         cancelling.
 
@@ -179,9 +180,9 @@ class _Job:
                 await self._close_journal()
             await self._unless_cancelling(asyncio.sleep(FULL_WAIT_S))
 
-    async def _in_turn(self, turns: asyncio.Semaphore) -> None:
+    async def _in_turn(self, turns: Turns) -> None:
         if self._batch.status != "cancelling":
-            async with turns:
+            async with turns.turn(self._store.state(self._id).owner):
                 await self._answer()
 
     async def _unless_cancelling(self, work: Awaitable[None]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
@@ -19,6 +20,7 @@ import msgspec
 from ...batch.runner import finished
 from ...config import ServerConfig
 from ...core.access.api_key import ANYONE, ApiKey
+from ...core.access.shares import fits, givers, rule
 from ...core.errors import ConfigError, KeptNotFoundError, OverloadedError, TooLargeError
 from ...dialects.shared.batches import Batch, FileObject, Purpose
 from ...formats.json_framing import encode_json
@@ -125,21 +127,26 @@ class Store:
         """The path of a file's content. Only for ids that were made here."""
         return self._files_at / file_id
 
-    def arrive(self, declared: int) -> IncomingFile:
-        """A file that a client begins to send, of so many bytes at least.
+    def arrive(self, declared: int, owner: str = "") -> IncomingFile:
+        """A file that the client of a key begins to send, of so many bytes at least.
 
         Raises:
             TooLargeError: there are too many files, or too many bytes of them.
         """
         self._forget_expired()
-        if len(self._files) + len(self._still_arriving()) >= self._max_files:
-            raise TooLargeError(f"{self._max_files} files (batch_max_files) are kept already: delete some first")
-        self._check_room(declared)
-        incoming = IncomingFile(self._files_at, lambda: self._check_room(0))
+        owners = [file.owner for file in self._files.values()]
+        owners += [upload.owner for upload in self._still_arriving()]
+        if not fits(owner, own := owners.count(owner), len(owners), self._max_files):
+            raise TooLargeError(
+                f"{len(owners)} files are kept already, {own} of them yours, and there may be {self._max_files} "
+                f"(batch_max_files{rule(owner)}): delete some first"
+            )
+        self._check_room(owner, declared)
+        incoming = IncomingFile(self._files_at, owner, lambda: self._check_room(owner, 0))
         self._arriving.add(incoming)
         return incoming
 
-    async def add(self, incoming: IncomingFile, filename: str, kept_s: int = KEPT_S, owner: str = "") -> FileObject:
+    async def add(self, incoming: IncomingFile, filename: str, kept_s: int = KEPT_S) -> FileObject:
         """Keep a file that has arrived.
 
         Raises:
@@ -150,7 +157,7 @@ class Store:
         file_id = new_id("file-")
         await incoming.move_to(self.path(file_id))
         try:
-            return await self.register_file(file_id, filename, "batch", kept_s, owner)
+            return await self.register_file(file_id, filename, "batch", kept_s, incoming.owner)
         except OSError:
             self.path(file_id).unlink(missing_ok=True)
             raise
@@ -158,18 +165,26 @@ class Store:
     @property
     def held_bytes(self) -> int:
         """Bytes of all files, those that arrive included."""
-        kept = sum(file.bytes for file in self._files.values())
-        return kept + sum(upload.size for upload in self._still_arriving())
+        return self._bytes_of_owners().total()
+
+    def _bytes_of_owners(self) -> Counter[str]:
+        held = Counter[str]()
+        for file in self._files.values():
+            held[file.owner] += file.bytes
+        for upload in self._still_arriving():
+            held[upload.owner] += upload.size
+        return held
 
     def _still_arriving(self) -> Collection[IncomingFile]:
         self._arriving = {upload for upload in self._arriving if not upload.gone.is_set()}
         return [upload for upload in self._arriving if not upload.abandoned]
 
-    def _check_room(self, more: int) -> None:
-        if (held := self.held_bytes) + more > self.max_bytes:
+    def _check_room(self, owner: str, more: int) -> None:
+        held = self._bytes_of_owners()
+        if not fits(owner, held[owner], held.total(), self.max_bytes, more):
             raise TooLargeError(
-                f"there is no room for this file: all together may have {self.max_bytes} bytes (batch_max_bytes), and "
-                f"have {held}: delete some first"
+                f"there is no room for this file: all together may have {self.max_bytes} bytes (batch_max_bytes"
+                f"{rule(owner)}), and have {held.total()}, {held[owner]} of them yours: delete some first"
             )
 
     async def register_file(
@@ -221,19 +236,16 @@ class Store:
         return self._batches_at / f"{batch_id}.journal"
 
     async def save(self, state: BatchState) -> None:
-        """Keep a batch, new or changed. A new one replaces the oldest batch that has ended, where there are too many.
+        """Keep a batch, new or changed. A new one replaces an old one that has ended, where there are too many: the
+        oldest of the key that has the most.
 
         Raises:
             OverloadedError: too many have not ended.
             OSError: it can't be written: a new batch is not kept, and the disk has a changed one's old state.
         """
         is_new = state.batch.id not in self._states
-        if is_new and len(self._states) >= self._max_files:
-            ended = next((old for old in self._states.values() if old.batch.status in ENDED), None)
-            if ended is None:
-                raise OverloadedError(f"{self._max_files} batches (batch_max_files) have not ended, try again later")
-            del self._states[ended.batch.id]
-            (self._batches_at / f"{ended.batch.id}.json").unlink(missing_ok=True)
+        if is_new:
+            self._make_room(state.owner)
         self._states[state.batch.id] = state
         async with self._saving:  # in order, and each writes the newest state
             newest = encode_json(self._states[state.batch.id])
@@ -249,6 +261,28 @@ class Store:
         self._states[state.batch.id] = state
 
     # ------------------------------------------------------------------------------------ inside
+
+    def _make_room(self, owner: str) -> None:
+        """Make room for another batch of an owner's."""
+        unended = [state.owner for state in self._states.values() if state.batch.status not in ENDED]
+        amounts = Counter(state.owner for state in self._states.values())
+        if fits(owner, unended.count(owner), len(unended), self._max_files):
+            if len(self._states) < self._max_files:
+                return
+            for giver in givers(amounts, owner, amounts[owner] + 1):
+                if ended := self._oldest_ended(giver):
+                    del self._states[ended]
+                    (self._batches_at / f"{ended}.json").unlink(missing_ok=True)
+                    return
+        raise OverloadedError(
+            f"{len(unended)} batches have not ended, {unended.count(owner)} of them yours, and there may be "
+            f"{self._max_files} (batch_max_files{rule(owner)}): try again later"
+        )
+
+    def _oldest_ended(self, owner: str) -> str | None:
+        """The id of an owner's oldest batch that has ended."""
+        states = (state for state in self._states.values() if state.owner == owner)
+        return next((state.batch.id for state in states if state.batch.status in ENDED), None)
 
     def _forget_expired(self) -> None:
         now, needed = time.time(), self.needed

@@ -41,14 +41,13 @@ class Upload:
         self._reader = MultipartReader(content_type)
         self._store = store
         self._max_bytes = max_bytes
-        self._owner = owner
         self._filename = ""
         self._fields: list[tuple[str, bytes]] = []
         self._form_bytes = 0  # bytes so far, without the file's data
         self._has_file = self._in_file = False
         least = head.declared_length() - MAX_FORM_BYTES
         self._check_size(least)
-        self._file = store.arrive(max(0, least))
+        self._file = store.arrive(max(0, least), owner)
 
     async def write(self, piece: bytes) -> None:
         """Take a piece of the form; its file is on its way to the disk when this ends."""
@@ -76,7 +75,7 @@ class Upload:
                 raise PayloadError("file: required, expected a part with the file's content, which is not empty", _FILE)
             upload = read_texts({_FILE: "", **nested(self._fields)}, api.Upload)
             kept_s = KEPT_S if upload.expires_after is None else upload.expires_after.seconds
-            added = await self._store.add(self._file, self._filename or _FILE, kept_s, self._owner)
+            added = await self._store.add(self._file, self._filename or _FILE, kept_s)
             return Answer(200, encode_json(added))
         except OSError as exc:
             raise StorageError.of(exc) from exc

@@ -4,7 +4,8 @@ Runs in the front end's event loop. A request with `x-synchronous: false` is ans
 with the token as `x-starting-token` gets the pieces of the answer so far, as its worker made them. SageMaker passes
 these on in a header of its own, `X-Amzn-SageMaker-Custom-Attributes: x-synchronous=false`.
 
-Held answers are limited in number and bytes: complete answers make room for new ones, least recently fetched first.
+Held answers are limited in number and bytes: complete answers make room for new ones, the least recently fetched of
+who has the most.
     Source: DJL Serving's "Async and Caching".
 """
 
@@ -13,12 +14,13 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-from collections import OrderedDict
-from collections.abc import Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from ...config import ServerConfig
 from ...core.access.api_key import ApiKey
+from ...core.access.shares import fits, givers, rule
 from ...core.errors import HandlerError, OverloadedError, PayloadError, ServingError
 from ...dialects.shared.base import Answer, Dialect
 from ...ipc.protocol import Trace, UsageReport
@@ -249,9 +251,14 @@ class DeferredAnswers:
         Raises:
             OverloadedError: as many as there may be are not complete yet.
         """
-        if len(self._answers) >= self._capacity and not self._make_room():
+        owner = caller.key.name
+        unended = [answer.owner for answer in self._answers.values() if not answer.ended]
+        if not fits(owner, unended.count(owner), len(unended), self._capacity) or (
+            len(self._answers) >= self._capacity and not self._make_room(owner, _one, 1)
+        ):
             raise OverloadedError(
-                f"{self._capacity} asynchronous requests (memory_cache_capacity) are not answered yet, try again later"
+                f"{len(unended)} asynchronous requests are not answered yet, {unended.count(owner)} of them yours, and "
+                f"there may be {self._capacity} (memory_cache_capacity{rule(owner)}): try again later"
             )
         return DeferredAnswer(self, model, dialect, operation, body, caller)
 
@@ -267,13 +274,26 @@ class DeferredAnswers:
         if answer.secret not in self._answers:
             return
         self._held_bytes += size
-        while self._held_bytes > self._max_bytes and self._make_room(but=answer):
+        while self._held_bytes > self._max_bytes and self._make_room(answer.owner, _size, 0, but=answer):
             pass
-        if self._held_bytes > self._max_bytes:
+        if self._held_bytes > self._max_bytes or not (answer.ended or self._shares(answer.owner)):
             self._held_bytes -= answer.size
             answer.refuse(
-                OverloadedError(f"this answer has no room among others of {self._max_bytes} bytes (memory_cache_size)")
+                OverloadedError(
+                    f"this answer has no room among others of {self._max_bytes} bytes (memory_cache_size"
+                    f"{rule(answer.owner)})"
+                )
             )
+
+    def _shares(self, owner: str) -> bool:
+        """Whether the answers that an owner waits for leave as much room for others."""
+        if fits(owner, self._held_bytes, self._held_bytes, self._max_bytes, 0):
+            return True
+        sizes = Counter[str]()
+        for answer in self._answers.values():
+            if not answer.ended:
+                sizes[answer.owner] += answer.size
+        return fits(owner, sizes[owner], sizes.total(), self._max_bytes, 0)
 
     def ended(self, answer: DeferredAnswer) -> None:
         """Hold a complete answer for some time."""
@@ -286,12 +306,33 @@ class DeferredAnswers:
             answer.forget()
             self._held_bytes -= answer.size
 
-    def _make_room(self, but: DeferredAnswer | None = None) -> bool:
-        """Drop the least recently fetched complete answer other than `but`; whether there was one."""
-        old = next((secret for secret, answer in self._answers.items() if answer.ended and answer is not but), None)
-        if old is not None:
-            self.drop(old)
-        return old is not None
+    def _make_room(
+        self, owner: str, amount: Callable[[DeferredAnswer], int], more: int, but: DeferredAnswer | None = None
+    ) -> bool:
+        """Drop a complete answer other than `but`: the least recently fetched of the owner who has the most, unless
+        that is less than the owner in need would have. Returns whether there was one.
+
+        Args:
+            amount: what of an answer counts.
+            more: what the owner needs beside what is held.
+        """
+        amounts = Counter[str]()
+        for answer in self._answers.values():
+            amounts[answer.owner] += amount(answer)
+        for giver in givers(amounts, owner, amounts[owner] + more):
+            for secret, answer in self._answers.items():
+                if answer.owner == giver and answer.ended and answer is not but:
+                    self.drop(secret)
+                    return True
+        return False
+
+
+def _one(answer: DeferredAnswer) -> int:
+    return 1
+
+
+def _size(answer: DeferredAnswer) -> int:
+    return answer.size
 
 
 def _attribute(headers: Mapping[str, str], name: str) -> str | None:

@@ -44,17 +44,31 @@ class Kept:
         return self.size - (0 if self.events is None else self.events.size)
 
 
+class Made:
+    """Responses that are being made: how many, and their bytes."""
+
+    def __init__(self) -> None:
+        self.number = self.bytes = 0
+
+    def count(self, number: int, size: int) -> None:
+        """So many more, and bytes."""
+        self.number += number
+        self.bytes += size
+
+
 class Share:
     """The responses of one owner.
 
     Attributes:
         kept: by id, the least recently used first.
         bytes: of all of them.
+        made: those that are being made, whose room nobody else can have.
     """
 
     def __init__(self) -> None:
         self.kept: OrderedDict[str, Kept] = OrderedDict()
         self.bytes = 0
+        self.made = Made()
 
     def add(self, kept: Kept) -> None:
         """Another one, which is in use."""

@@ -20,11 +20,12 @@ import msgspec
 from ...batch.runner import finished
 from ...config import ServerConfig
 from ...core.access.api_key import ApiKey
+from ...core.access.shares import fits, givers, rule
 from ...core.errors import ConfigError, KeptNotFoundError, OverloadedError, TooLargeError
 from ...dialects.shared.openai.responses import failed_with
 from ...formats.json_framing import encode_json
 from ..disk import locked, replace_file
-from .kept import Kept, Share
+from .kept import Kept, Made, Share
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +66,7 @@ class Store:
         self._of_owner: dict[str, Share] = {}
         self._expiring: list[tuple[float, str]] = []  # a heap
         self._bytes = 0
+        self._made = Made()
         self._directory = Path(config.responses_directory) if config.responses_directory else None
         self._writing = asyncio.Lock()
         self._writes: set[asyncio.Task[None]] = set()
@@ -143,17 +145,22 @@ class Store:
             OverloadedError: those that are being made leave no room.
         """
         size = len(items) + len(response)
-        if size > self._max_bytes:
+        if not fits(key.name, 0, 0, self._max_bytes, size):
             raise TooLargeError(
                 f"the input has {len(items)} bytes, and all responses that are kept may have {self._max_bytes} "
-                "together (responses_max_bytes): store=false keeps none of it"
+                f"together (responses_max_bytes{rule(key.name)}): store=false keeps none of it"
             )
         self._forget_expired()
-        self._make_room(key.name, size)
-        if len(self._kept) >= self._most or self._bytes + size > self._max_bytes:
+        if self._may_make(key.name, 1, size):
+            self._make_room(key.name, size)
+        if (
+            not self._may_make(key.name, 1, size)
+            or len(self._kept) >= self._most
+            or self._bytes + size > self._max_bytes
+        ):
             raise OverloadedError(
                 f"the responses that are being made are as many as may be kept (responses_max={self._most}, "
-                f"responses_max_bytes={self._max_bytes}): store=false, or try again later"
+                f"responses_max_bytes={self._max_bytes}{rule(key.name)}): store=false, or try again later"
             )
         kept = Kept(
             id=response_id,
@@ -176,6 +183,8 @@ class Store:
             return
         items, old = kept.content
         kept.content, kept.status = (items, response), status
+        if kept.ended:
+            self._count_made(kept, -1, -kept.size)
         self._resize(kept, len(response) - len(old))
         self._of_owner[kept.owner].used(kept)
         self._make_room(kept.owner, sparing=kept)
@@ -189,7 +198,10 @@ class Store:
             return True
         self._resize(kept, size)
         self._make_room(kept.owner, sparing=kept)
-        return self._bytes <= self._max_bytes
+        own = self._of_owner[kept.owner].made.bytes
+        return self._bytes <= self._max_bytes and (
+            kept.ended or size <= 0 or fits(kept.owner, own, self._made.bytes, self._max_bytes, 0)
+        )
 
     def forget_events_later(self, kept: Kept) -> None:
         """A response has ended: those who follow it get its events for a while."""
@@ -218,6 +230,8 @@ class Store:
         self._kept[kept.id] = kept
         self._of_owner.setdefault(kept.owner, Share()).add(kept)
         self._bytes += kept.size
+        if not kept.ended:
+            self._count_made(kept, 1, kept.size)
         heapq.heappush(self._expiring, (kept.expires_s, kept.id))
         if len(self._expiring) > 2 * len(self._kept) + _LEAST_EXPIRING:  # most of which are not kept any more
             self._expiring = [(each.expires_s, each.id) for each in self._kept.values()]
@@ -226,6 +240,8 @@ class Store:
     def _remove(self, kept: Kept) -> None:
         del self._kept[kept.id]
         self._bytes -= kept.size
+        if not kept.ended:
+            self._count_made(kept, -1, -kept.size)
         share = self._of_owner[kept.owner]
         share.remove(kept)
         if not share.kept:
@@ -235,6 +251,19 @@ class Store:
         kept.size += more
         self._bytes += more
         self._of_owner[kept.owner].bytes += more
+        if not kept.ended:
+            self._count_made(kept, 0, more)
+
+    def _count_made(self, kept: Kept, number: int, size: int) -> None:
+        for made in (self._made, self._of_owner[kept.owner].made):
+            made.count(number, size)
+
+    def _may_make(self, owner: str, number: int, size: int) -> bool:
+        """Whether an owner may have so many more that are being made, and bytes of them."""
+        own, all_made = self._of_owner.get(owner, _NOTHING).made, self._made
+        return fits(owner, own.number, all_made.number, self._most, number) and fits(
+            owner, own.bytes, all_made.bytes, self._max_bytes, size
+        )
 
     def _forget_expired(self) -> None:
         now = time.time()
@@ -262,8 +291,7 @@ class Store:
                 share, more = self._of_owner.get(name, _NOTHING), name == owner and size > 0
                 return len(share.kept) + more if by_number else share.bytes + more * size
 
-            least = amount(owner)
-            owners = sorted((name for name in self._of_owner if amount(name) >= least), key=amount, reverse=True)
+            owners = givers({name: amount(name) for name in self._of_owner}, owner, amount(owner))
             oldest = next(filter(None, (self._of_owner[name].oldest(sparing) for name in owners)), None)
             if oldest is None:
                 return

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from djl_python.core.access.api_key import given_keys
 from tests.server.harness import Site, model_config, running, until
 
 LATER = {"x-synchronous": "false"}
@@ -168,6 +169,45 @@ async def test_bytes_are_bounded() -> None:
         await until(lambda: site.model.pool.in_flight == 0)  # its worker was told
         third = await ask(site, do="stream", n=1, size=200_000)
         assert len((await fetch(site, third))[1]) > 200_000
+
+
+def asking(secret: str) -> dict[str, str]:
+    return LATER | {"authorization": f"Bearer {secret}"}
+
+
+async def unknown(site: Site, token: str, secret: str) -> bool:
+    return (await poll(site, token, authorization=f"Bearer {secret}")).status_code == 400
+
+
+async def test_a_keys_flood_drops_its_own_answers() -> None:
+    async with running(memory_cache_capacity=4, given_keys=given_keys("ab")) as site:
+        kept = [await ask(site, asking("a"), do="echo") for _ in range(2)]
+        await until(lambda: site.model.pool.in_flight == 0)
+        for _ in range(5):
+            last = await ask(site, asking("b"), do="echo")
+            await until(lambda: site.model.pool.in_flight == 0)
+        assert [await unknown(site, token, "a") for token in kept] == [False, False]
+        assert not await unknown(site, last, "b")
+
+
+async def test_a_key_waits_for_no_more_answers_than_it_leaves_to_others() -> None:
+    async with running(memory_cache_capacity=4, given_keys=given_keys("ab")) as site:
+        for _ in range(2):
+            await ask(site, asking("a"), do="hang")
+        refused = await site.client.post("/invocations", json={"do": "echo"}, headers=asking("a"))
+        assert refused.status_code == 503 and "as much as is left for others" in refused.json()["message"]
+        await ask(site, asking("b"), do="hang")
+
+
+async def test_the_bytes_of_a_keys_answers_leave_as_many_to_others() -> None:
+    async with running(memory_cache_bytes=300_000, given_keys=given_keys("ab")) as site:
+        large = await ask(site, asking("a"), do="stream", n=10, size=40_000, gap_s=0.01)
+        await until(lambda: site.model.pool.in_flight == 0)
+        end = await poll(site, large, authorization="Bearer a")
+        assert end.status_code == 503 and b"as much as is left for others" in end.content
+        small = await ask(site, asking("b"), do="stream", n=1, size=100_000)
+        await until(lambda: site.model.pool.in_flight == 0)
+        assert len((await poll(site, small, authorization="Bearer b")).content) > 100_000
 
 
 async def test_a_complete_answer_expires() -> None:

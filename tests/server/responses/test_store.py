@@ -137,8 +137,8 @@ async def test_a_keys_flood_drops_its_own_responses(limit: dict[str, Any]) -> No
 
 
 async def test_responses_that_a_key_is_making_drop_those_of_no_other_key() -> None:
-    to = store(responses_max_bytes=1000)
-    to.update(to.begin("old", A, bytes(200)), bytes(200), "completed")
+    to = store(responses_max_bytes=1200)
+    to.update(to.begin("old", A, bytes(300)), bytes(300), "completed")
     made = to.begin("begun", B, bytes(500))
     with pytest.raises(OverloadedError):
         to.begin("more", B, bytes(300))
@@ -148,6 +148,31 @@ async def test_responses_that_a_key_is_making_drop_those_of_no_other_key() -> No
     with pytest.raises(OverloadedError):  # B would have more than A
         to.begin("more", B, bytes(400))
     to.begin("other", A, bytes(400))
+
+
+@pytest.mark.parametrize("limit", [{"responses_max": 8}, {"responses_max_bytes": 8 * 100}])
+async def test_each_key_can_begin_a_response_while_others_make_all_they_can(limit: dict[str, Any]) -> None:
+    to = store(**limit)
+
+    def begin(key: ApiKey, number: int) -> Kept:
+        return to.begin(f"{key.name}{number}", key, bytes(100), response=b"", status="queued")
+
+    for key, share in ((A, 4), (B, 2), (OPERATOR, 1)):
+        made = [begin(key, number) for number in range(share)]
+        with pytest.raises(OverloadedError, match="as much as is left for others"):
+            begin(key, share)
+        to.drop(made[0])
+        begin(key, share)
+
+
+async def test_answers_of_a_keys_responses_take_no_more_than_its_share() -> None:
+    to = store(responses_max_bytes=1000)
+    one, two = (to.begin(name, A, bytes(100), response=b"", status="queued") for name in "12")
+    assert to.grow(one, 200) and to.grow(two, 100) and not to.grow(two, 100)
+    other = to.begin("3", B, bytes(100), response=b"", status="queued")
+    assert to.grow(other, 100)
+    with pytest.raises(TooLargeError, match="as much as is left for others"):
+        to.begin("4", B, bytes(600))
 
 
 async def test_nothing_is_remembered_of_responses_that_are_not_kept_any_more() -> None:

@@ -7,7 +7,7 @@ OpenAPI document, and, below "extensions", the fields that vLLM's clients send.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -161,26 +161,30 @@ class GenerationFields(StructuredOutputFields, frozen=True, kw_only=True):
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
 
-def check_fields(fields: GenerationFields, max_new_tokens: int) -> None:
+def check_fields(fields: GenerationFields, max_new_tokens: int, called: Callable[[str], str] = str) -> None:
     """Check what the types and bounds do not cover.
+
+    Args:
+        called: gives the path that the API has for one of these fields.
 
     Raises:
         ParameterError: a field is wrong; the error names it.
     """
     if fields.seed is not None and not is_seed(fields.seed):
-        raise ParameterError(f"seed: expected a 64-bit integer, got {fields.seed}", "seed")
+        raise ParameterError(f"{called('seed')}: expected a 64-bit integer, got {fields.seed}", called("seed"))
     for name, words in (("stop", fields.stop_sequences), ("bad_words", fields.bad_words or ())):
         if wrong := excess(words):
-            raise ParameterError(f"{name}: {wrong}", name)
+            raise ParameterError(f"{called(name)}: {wrong}", called(name))
     for name, token_ids in (("stop_token_ids", fields.stop_token_ids), ("logit_bias", fields.logit_bias)):
         if wrong := excess_ids(token_ids or ()):
-            raise ParameterError(f"{name}: {wrong}", name)
+            raise ParameterError(f"{called(name)}: {wrong}", called(name))
     if (fields.min_tokens or 0) > max_new_tokens:
         raise ParameterError(
-            f"min_tokens: expected at most max_tokens ({max_new_tokens}), got {fields.min_tokens}", "min_tokens"
+            f"{called('min_tokens')}: expected at most max_tokens ({max_new_tokens}), got {fields.min_tokens}",
+            called("min_tokens"),
         )
     if fields.stream_options is not None and not fields.stream:
-        raise ParameterError("stream_options: only with stream=true", "stream_options")
+        raise ParameterError(f"{called('stream_options')}: only with stream=true", called("stream_options"))
 
 
 def sampling_params(

@@ -332,6 +332,16 @@ async def test_keep_alive_of_ollamas_api_says_how_long_the_model_stays() -> None
         assert on.health() is Health.HEALTHY
 
 
+@pytest.mark.parametrize("keep_alive", [10**400, -(10**400), 1e308, "9" * 300 + "h", f"{10**18}h"])
+async def test_any_number_is_a_keep_alive_and_has_a_date(keep_alive: object) -> None:
+    async with scene(idle_after("m", 10), model_config("b")) as on:
+        assert (await generate(on, keep_alive, model="m", prompt="a")).status_code == 200
+        (shown,) = [one for one in (await on.site.client.get("/api/ps")).json()["models"] if one["name"] == "m:latest"]
+        assert shown["expires_at"] > "2050"
+        on.clock.pass_(1e8)
+        assert on.health() is Health.HEALTHY
+
+
 async def test_keep_alive_0_without_a_prompt_unloads_and_loads_nothing() -> None:
     async with scene(model_config("m"), model_config("b"), load_on_request=True) as on:
         assert (await on.ask()).status_code == 200

@@ -325,8 +325,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(
             ge=1,
-            description="Limit on files, and on batches. One API key's may be as many as are still free: half of them if "
-            "it is alone.",
+            description="Limit on files, and on batches. An API key may have as many as are still free: half of them "
+            "if it is alone.",
         ),
     ] = 1000
     batch_max_file_bytes: Annotated[

@@ -300,7 +300,7 @@ def test_devices_that_are_not_there_are_workers_on_the_cpu(model: Path, monkeypa
     assert devices.devices_each(config) == 1
     assert devices.bounds_of(config) == {"auto": (2, 2)}
     assert config.warnings[-1] == (
-        "serving.properties:1: load_on_devices=0;gpu1 has no effect: there is no GPU; the CPU has a worker for each "
+        "serving.properties:1: load_on_devices=0;gpu1 has no effect: there is no GPU; one worker on the CPU for each "
         "device"
     )
 

@@ -5,7 +5,7 @@ Runs in the front end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from ...core.names import did_you_mean
@@ -19,6 +19,12 @@ from .without_effect import OPTIONS_WITHOUT_EFFECT, SERVER_WITHOUT_EFFECT, SERVI
 
 #: Keys that DJL or LMI knows and that have no effect here.
 WITHOUT_EFFECT: Final = frozenset({*SERVING_WITHOUT_EFFECT, *(f"option.{key}" for key in OPTIONS_WITHOUT_EFFECT)})
+_OF_TABLES: Final = ("model_format", "trust_insecure_model_files", "default_accept")
+#: Values of option.entryPoint -> the keys that only this handler reads.
+HANDLER_KEYS: Final[Mapping[str, frozenset[str]]] = {
+    "djl_python.sklearn_handler": frozenset(f"option.{key}" for key in (*_OF_TABLES, "skops_trusted_types")),
+    "djl_python.xgboost_handler": frozenset(f"option.{key}" for key in _OF_TABLES),
+}
 
 
 class Declared:
@@ -48,21 +54,27 @@ class Declared:
                     self.of_others.setdefault(key, []).append(engine)
 
 
-def remarks(entries: Mapping[str, PropertyEntry], declared: Declared, *, own_code: bool) -> Iterator[str]:
+def remarks(
+    entries: Mapping[str, PropertyEntry], declared: Declared, *, entry_point: str, own_code: bool
+) -> Iterator[str]:
     """A warning for each key that may not do what its author expects.
 
     Args:
+        entry_point: the model's option.entryPoint; some of our handlers read keys that no setting declares.
         own_code: whether code of the model's own gets the settings; the built-in handler reads no other keys.
     """
+    of_handler = HANDLER_KEYS.get(entry_point, frozenset())
     for key, (value, source) in entries.items():
+        if key in of_handler:
+            continue
         if key in declared.keys:
             if not value.strip():
                 yield f"{source}: {key} is empty: the default counts"
         elif is_utf8(f"{key} {value}"):
-            yield f"{source}: {key} {_remark(key, declared, own_code)}"
+            yield f"{source}: {key} {_remark(key, declared, own_code, of_handler)}"
 
 
-def _remark(key: str, declared: Declared, own_code: bool) -> str:
+def _remark(key: str, declared: Declared, own_code: bool, of_handler: Collection[str]) -> str:
     """The warning about a key that no setting of the model declares."""
     option = key.removeprefix("option.")
     if option == key:
@@ -82,7 +94,7 @@ def _remark(key: str, declared: Declared, own_code: bool) -> str:
     if key in declared.of_others:
         return f"has no effect: only option.rolling_batch={' and '.join(declared.of_others[key])} takes it"
     fault = "is not known: passed to the handler" if own_code else "is not known"
-    return fault + did_you_mean(key, declared.keys)
+    return fault + did_you_mean(key, (*of_handler, *declared.keys))
 
 
 def misplaced(entries: Mapping[str, PropertyEntry], declared: Declared, key: str) -> str:

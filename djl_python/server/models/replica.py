@@ -329,7 +329,7 @@ class Replica:
     def _respond(self, responds: bool) -> None:
         if self.state not in LOADED or responds == (self.state is WorkerState.READY) or self._closed.is_set():
             return
-        what = "responds again" if responds else "does not respond, and gets no requests"
+        what = "responds again" if responds else "does not respond, and gets no requests until it does"
         log.warning("worker %s %s", self.name, what, extra=self._log_extra)
         self._pool.hold(self, not responds)
         self._become(WorkerState.READY if responds else WorkerState.UNRESPONSIVE)

@@ -91,3 +91,12 @@ def test_a_checkpoint_under_another_name_than_the_options(tmp_path: Path, line: 
     with pytest.raises(ConfigError) as caught:
         warnings(tmp_path, line)
     assert caught.value.message.endswith(f"option.entryPoint is set; serving.properties:1: {meant}")
+
+
+def test_keys_of_a_handler_of_ours_are_known_to_it_alone(checkpoint: Path) -> None:
+    for name, handler in (("model_format", "sklearn"), ("model_format", "xgboost"), ("skops_trusted_types", "sklearn")):
+        entry_point = f"\noption.entryPoint=djl_python.{handler}_handler"
+        assert warnings(checkpoint, f"option.{name}=x{entry_point}") == []
+        assert warnings(checkpoint, f"option.{name}=x") == [f"option.{name} is not known"]
+    near = "option.model_fromat is not known: passed to the handler; did you mean option.model_format?"
+    assert warnings(checkpoint, "option.model_fromat=x\noption.entryPoint=djl_python.xgboost_handler") == [near]

@@ -54,7 +54,6 @@ REGISTRATION: Final = "registration"
 ASYNC_HANDLERS: Final = frozenset(
     {"djl_python.lmi_vllm.vllm_async_service", "djl_python.lmi_trtllm.trtllm_async_service"}
 )
-_NOT_AVAILABLE: Final = "this engine is not available here"
 
 
 @dataclass
@@ -212,7 +211,7 @@ def _engine_of_batches(
     if name not in ABSENT and (row is None or elsewhere or row.runtime(cache_dir) is not None):
         return name
     value, source = entries[named_by]
-    message = f"{source}: {named_by}={value.strip()}: {_NOT_AVAILABLE}"
+    message = f"{source}: {named_by}={value.strip()}: this engine is not available here"
     remedy = f"; {row.remedy}" if row is not None else ""
     if options.engine_fallback == "error":
         findings.problems.append(f"{message} (option.engine_fallback=error){remedy}")
@@ -317,9 +316,11 @@ def _engine(
     if _is_absent(settings):
         where = f"{entries['engine'].source}: engine={name}"
         if options.engine_fallback == "error":
-            findings.problems.append(f"{where}: {_NOT_AVAILABLE} (option.engine_fallback=error)")
+            findings.problems.append(f"{where}: this engine is not available here (option.engine_fallback=error)")
         else:
-            findings.warnings.append(f"{where}: {_NOT_AVAILABLE}; the model is served with engine=Python")
+            findings.warnings.append(
+                f"{where}: this engine is not available here; the model is served with engine=Python"
+            )
     elif name.lower() not in PYTHON_ENGINES:
         near = nearest(name, ("Python", *ENGINE_OF_DJL, *ABSENT_ENGINES))
         hint = f"; did you mean {near}?" if near and near != "Python" else ""

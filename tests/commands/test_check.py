@@ -133,7 +133,7 @@ def test_check_load_runs_a_handler_and_ends_it(model: Path) -> None:
     done = run("check", model, "--load")
     assert (done.returncode, done.stderr) == (0, "model echo: loading its handler\n")
     assert done.stdout.startswith("model echo: it loads\n")
-    assert "\nloaded\n  what runs it is the handler's business\n" in done.stdout
+    assert "\nloaded\n  the model's own handler runs it\n" in done.stdout
     (pid,) = (model / "pid").read_text().split()
     assert not Path("/proc", pid).exists()
     (model / "model.py").write_text("def handle(inputs): ...\n1 / 0\n")

@@ -76,9 +76,7 @@ def test_the_environments_settings_are_described_without_secrets() -> None:
     }
     (problem,) = environment.problems
     assert problem.startswith("environment OPTION_QUANTIZE: option.quantize=int9: expected ")
-    assert "OPTION_SWAP_SPACE has no effect: sequences that the KV cache has no room for" in " ".join(
-        environment.warnings
-    )
+    assert "OPTION_SWAP_SPACE has no effect: sequences without room in the KV cache" in " ".join(environment.warnings)
     assert any(warning.endswith("did you mean option.quantize?") for warning in environment.warnings)
 
 

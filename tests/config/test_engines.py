@@ -175,8 +175,8 @@ def test_deepspeed_serves_where_it_is_installed(
     assert config.warnings == (
         "serving.properties:2: option.quantize=smoothquant has no effect: DeepSpeed places the checkpoint's weights as "
         "they are",
-        "serving.properties:4: option.return_tuple has no effect: what a layer takes and answers is the model's "
-        "business",
+        "serving.properties:4: option.return_tuple has no effect: the model's own code decides what its layers take "
+        "and return",
     )
 
 

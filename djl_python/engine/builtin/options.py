@@ -17,7 +17,7 @@ _OTHER_FORMATS: Final = dict.fromkeys(
     gptq_marlin_24 hqq inc ipex marlin modelopt modelopt_fp4 moe_wna16 mxfp4 ptpc_fp8 quark smoothquant squeezellm
     torchao tpu_int8
     """.split(),
-    "weights keep the checkpoint's format (int8 or int4 rounds them on CPUs)",
+    "weights keep the checkpoint's format (on CPUs, int8 or int4 quantizes them)",
 )
 #: Values of option.device_map that name one device, which is where a model that fits is anyway.
 _ONE_DEVICE: Final = dict.fromkeys(

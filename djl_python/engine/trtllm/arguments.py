@@ -32,9 +32,9 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
         _QUANTIZED: "awq_block_size awq_calib_size awq_format calib_batch_size calib_size multi_query_mode q_format "
         "smoothquant_alpha smoothquant_per_channel smoothquant_per_token use_fp8_context_fmha",
         "each beam is a sequence of its own here": "max_beam_width",
-        "a batch is formed at every step": "batching_type",
+        "the batch is formed anew at every step": "batching_type",
         "the server starts the processes of an engine itself": "mpi_mode multi_node parallel_loading",
-        "how devices add up is TensorRT-LLM's to choose (option.allreduce_strategy)": "use_custom_all_reduce",
+        "TensorRT-LLM chooses its all-reduce (option.allreduce_strategy)": "use_custom_all_reduce",
         "drafts are set up with option.speculative_config": "max_draft_len",
     }.items()
     for name in names.split()

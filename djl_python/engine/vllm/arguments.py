@@ -28,11 +28,11 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
         "long_lora_scaling_factors lora_extra_vocab_size max_seq_len_to_capture num_scheduler_steps preemption_mode "
         "record_acceptance_rate scheduler_delay_factor swap_space use_v2_block_manager worker_use_ray",
         "vLLM's KV cache is always paged": "paged_attention",
-        "a batch is formed at every step": "max_sparsity max_splits rolling_batch_type waiting_steps",
+        "the batch is formed anew at every step": "max_sparsity max_splits rolling_batch_type waiting_steps",
         "the server starts the processes of an engine itself": "mpi_mode multi_gpu multi_node parallel_loading",
         "weights are read from the checkpoint as they are": "low_cpu_mem_usage",
         "option.quantize says how vLLM quantizes weights": "load_in_4bit load_in_8bit",
-        "calls are parsed wherever a request has tools": "enable_auto_tool_choice",
+        "tool calls are parsed in every request that has tools": "enable_auto_tool_choice",
         "vLLM's own name for the opposite is option.disable_custom_all_reduce": "use_custom_all_reduce",
     }.items()
     for name in names.split()

@@ -50,8 +50,7 @@ def checkpoint(tmp_path: Path) -> Path:
         ),
         (
             "option.max_new_tokens=50",
-            "option.max_new_tokens has no effect: how to sample, and how long an answer may be, is each request's "
-            "business",
+            "option.max_new_tokens has no effect: each request sets its own sampling and length",
         ),
         (
             "option.enable_expert_parallel=true",
@@ -62,7 +61,7 @@ def checkpoint(tmp_path: Path) -> Path:
             "option.compiled_graph_path has no effect: it is for Neuron devices",
         ),
         ("option.width=512", "option.width has no effect: no built-in handler makes images"),
-        ("option.device_id=0", "option.device_id has no effect: load_on_devices says where workers are"),
+        ("option.device_id=0", "option.device_id has no effect: load_on_devices sets the devices of workers"),
     ],
 )
 def test_a_key_that_has_no_effect_has_a_remark(checkpoint: Path, line: str, said: str) -> None:

@@ -104,7 +104,9 @@ def read_model_config(
     engine = _engine(settings, options, entries, findings)
     chosen = BUILT_IN if engine_of_batches == "disable" and _batches_itself(options) else engine_of_batches
     options = msgspec.structs.replace(options, rolling_batch=chosen)
-    findings.warnings += remarks(entries, declared, entry_point=options.entry_point, own_code=own_code(options))
+    findings.warnings += remarks(
+        entries, declared, entry_point=options.entry_point, own_code=own_code(options), directory=directory
+    )
     _warn_of_requirements(options, directory, findings)
     adapters, wrong = adapters_of(chosen, engine_options, options.model_id, directory)
     findings.problems += wrong

@@ -99,3 +99,13 @@ def test_keys_of_a_handler_of_ours_are_known_to_it_alone(checkpoint: Path) -> No
         assert warnings(checkpoint, f"option.{name}=x") == [f"option.{name} is not known"]
     near = "option.model_fromat is not known: passed to the handler; did you mean option.model_format?"
     assert warnings(checkpoint, "option.model_fromat=x\noption.entryPoint=djl_python.xgboost_handler") == [near]
+
+
+def test_a_key_that_the_models_code_names_is_known_unless_it_resembles_another(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(
+        "def handle(inputs):\n    inputs.get_property('my_labels')\n    job_queue_siz = 1\n"
+    )
+    assert warnings(tmp_path, "option.my_labels=a") == []
+    assert warnings(tmp_path, "option.labels=a") == ["option.labels is not known: passed to the handler"]
+    near = "option.job_queue_siz is not known: passed to the handler; did you mean job_queue_size?"
+    assert warnings(tmp_path, "option.job_queue_siz=1") == [near]

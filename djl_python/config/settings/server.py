@@ -39,8 +39,9 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     management_address: Annotated[
         Address | None,
         Meta(
-            description="Where models are managed, as inference_address. The same as inference_address: "
-            "there, by every client. Unset: there, by those that management_access says."
+            description="Address for managing models, in the form of inference_address. If it is the same "
+            "address, every client manages models there. Unset: inference_address, for the clients "
+            "that management_access allows."
         ),
     ] = None
     management_access: Annotated[
@@ -87,8 +88,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     worker_certificate_file: Annotated[
         str,
         Meta(
-            description="PEM file of the certificate for the connections of these workers, which trust it alone, "
-            "whoever signed it. Unset: they are not encrypted."
+            description="PEM file of the certificate for the connections of these workers, which trust only "
+            "this certificate. Unset: the connections are not encrypted."
         ),
     ] = ""
     worker_private_key_file: Annotated[
@@ -105,7 +106,9 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = ""
     metrics_access: Annotated[
         Literal["open", "key"],
-        Meta(description="Who reads /metrics where there are API keys: open, everyone; key, who has a key for them."),
+        Meta(
+            description="Who reads /metrics where there are API keys: open, everyone; key, clients with a key for them."
+        ),
     ] = "open"
     requests_per_minute: Annotated[
         Positive | None,
@@ -165,29 +168,30 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     console: Annotated[
         bool,
         Meta(
-            description="Serve the console at /console and the API reference at /docs; who manages models at an "
-            "address does so in the console too, everybody else there sees what /metrics shows."
+            description="Serve the console at /console and the API reference at /docs. Clients that may manage "
+            "models at an address can do so in the console; others see what /metrics shows."
         ),
     ] = True
     model_url_pattern: Annotated[
         ModelUrls | None,
         Meta(
-            description="Where a model is that requests name and that is not registered: a path or URL with {model} in "
-            "it, loaded at the first request; without {model}, a regular expression for a request's model_url.",
+            description="Path or URL, with {model} in it, of models that requests name and that are not "
+            "registered: each is loaded at its first request. Without {model}, a regular "
+            "expression for a request's model_url.",
             extra={"type": "text"},
         ),
     ] = None
     max_lazy_models: Annotated[
-        int, Meta(ge=1, description="Models at most that are loaded on demand (model_url_pattern) at a time.")
+        int, Meta(ge=1, description="Models loaded on demand (model_url_pattern) at a time, at most.")
     ] = 100
     load_on_request: Annotated[
-        bool, Meta(description="Start the workers of the models that the server begins with at their first request.")
+        bool, Meta(description="Load the models that the server starts with at their first request, not at start.")
     ] = False
     memory_budget: Annotated[
         Positive | None,
         Meta(
-            description="Bytes of memory that the workers of all models may have together: before more are started, "
-            "those of the model whose last request is longest ago end. Unset: any amount."
+            description="Bytes of memory that the workers of all models may have together: a load that needs "
+            "more first unloads the least recently used models. Unset: no limit."
         ),
     ] = None
     model_store: Annotated[
@@ -228,8 +232,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(
             ge=1,
-            description="Bytes of bodies that are held together, of requests that no worker has yet; what comes beyond "
-            "that is answered as by a full queue.",
+            description="Bytes of the bodies of all requests that wait for a worker; requests beyond that are "
+            "refused as by a full queue.",
         ),
     ] = 1 << 30
     memory_cache_capacity: Annotated[
@@ -331,15 +335,18 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = "x-request-id"
     batch_directory: Annotated[
         str,
-        Meta(description="Directory of /v1/files and /v1/batches, for whoever may use models; unset: there are none."),
+        Meta(
+            description="Directory of /v1/files and /v1/batches, which every client that may use models can "
+            "use; unset: the server does not have these routes."
+        ),
     ] = ""
     batch_max_files: Annotated[int, Meta(ge=1, description="Files, and batches, that are kept at most.")] = 1000
     batch_max_file_bytes: Annotated[
         int, Meta(ge=1, description="Bytes that an uploaded file may have, decompressed; OpenAI's batches take 200 MB.")
     ] = 200 << 20
-    batch_max_bytes: Annotated[int, Meta(ge=1, description="Bytes of kept files at which no further one is taken.")] = (
-        16 << 30
-    )
+    batch_max_bytes: Annotated[
+        int, Meta(ge=1, description="Bytes of all kept files; uploads beyond that are refused.")
+    ] = 16 << 30
     batch_max_requests: Annotated[int, Meta(ge=1, description="Requests that a batch may have.")] = 50_000
     batch_max_running: Annotated[int, Meta(ge=1, description="Batches that run at a time; others wait.")] = 2
     batch_share: Annotated[float, Meta(gt=0, le=1, description="The models' default for batch_share.")] = 0.5
@@ -360,7 +367,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = field(default=30 * 24 * 3600.0, name="responses_expiration")
     log_format: Annotated[
         Literal["text", "json"],
-        Meta(description="What log lines are: text; or json, an object on each line, of what is printed too."),
+        Meta(description="Format of log lines: text, or json (an object on each line, printed text included)."),
     ] = "text"
     given_keys: tuple[ApiKey, ...] = ()
     traces: bool = False

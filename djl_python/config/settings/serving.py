@@ -16,8 +16,8 @@ class ServingSettings(msgspec.Struct, frozen=True, kw_only=True):
     engine: Annotated[
         str,
         Meta(
-            description="DJL's engine: Python; DeepSpeed has DeepSpeed serve the model, where it is installed. "
-            "Models of its others run on Python's."
+            description="DJL's engine: Python, or DeepSpeed where it is installed. Models of DJL's other "
+            "engines are served with Python."
         ),
     ] = ""
     job_queue_size: Annotated[
@@ -68,8 +68,8 @@ class ServingSettings(msgspec.Struct, frozen=True, kw_only=True):
         float,
         Meta(
             gt=0,
-            description="Seconds that a worker, or its engine, may say nothing at all: then it gets no requests, and "
-            "is replaced if its process was stopped.",
+            description="Seconds without a heartbeat of a worker or its engine after which it gets no "
+            "requests; it is replaced if its process was stopped.",
         ),
     ] = field(default=5.0, name="heartbeat_timeout")
     load_on_devices: Annotated[
@@ -86,18 +86,22 @@ class ServingSettings(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             gt=0,
             le=1,
-            description="Part of the requests that run at once in a worker that batches (/v1/batches) get, at least "
-            "one.",
+            description="Share of a worker's concurrent requests that batches (/v1/batches) may take, at least one.",
         ),
     ] = 0.5
     batch_busy_share: Annotated[
         float,
-        Meta(ge=0, le=1, description="That part while there are other requests, and for 5 s after; at least one."),
+        Meta(
+            ge=0,
+            le=1,
+            description="The same share while there are other requests, and for 5 s after them; at least one.",
+        ),
     ] = 0.125
     routing: Annotated[
         Literal["prefix", "least_busy"],
         Meta(
-            description="Which of several workers gets a request. prefix: the one that has computed the beginning of "
-            "its prompt, or has its session, unless that one is busy; least_busy: the one with the fewest requests."
+            description="Choice among several workers for a request. prefix: the worker that has computed the "
+            "beginning of the prompt, or has the session, unless it is busy; least_busy: the "
+            "worker with the fewest requests."
         ),
     ] = "prefix"

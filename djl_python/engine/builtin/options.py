@@ -40,12 +40,16 @@ class BatchOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     speculative: Annotated[
         Literal["none", "ngram"],
-        Meta(description="Guess the next tokens by looking the last ones up in the text so far; the text is the same."),
+        Meta(
+            description="Speculative decoding with n-grams: draft the next tokens by looking up the last ones "
+            "in the text so far; the output is the same."
+        ),
     ] = "none"
     draft_model_id: Annotated[
         str,
         Meta(
-            description="A smaller model with the same vocabulary that guesses the next tokens; the text is the same.",
+            description="Speculative decoding with a smaller model of the same vocabulary, which drafts the "
+            "next tokens; the output is the same.",
             extra={
                 "aliases": ["speculative_draft_model"],
                 "without_effect": {
@@ -55,13 +59,14 @@ class BatchOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = ""
     spec_length: Annotated[
-        Positive | None, Meta(description="Tokens guessed at once at most; unset: 8 looked up, 5 by a model.")
+        Positive | None, Meta(description="Draft tokens at a time, at most; unset: 8 with n-grams, 5 with a model.")
     ] = None
     speculative_config: Annotated[
         str,
         Meta(
-            description="These three in vLLM's form: "
-            '{"method": "ngram", "num_speculative_tokens": 4}, or {"model": "DIR", "num_speculative_tokens": 3}.'
+            description='The three settings above in vLLM\'s form: {"method": "ngram", '
+            '"num_speculative_tokens": 4}, or {"model": "DIR", "num_speculative_tokens": '
+            "3}."
         ),
     ] = ""
 

@@ -53,11 +53,11 @@ class VllmOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = ""
     enforce_eager: Annotated[bool | None, Meta(description="vLLM: no CUDA graphs: slower, in less memory.")] = None
-    enable_prefix_caching: Annotated[
-        bool | None, Meta(description="vLLM: compute beginnings that prompts share once; unset: vLLM's default.")
-    ] = None
+    enable_prefix_caching: Annotated[bool | None, Meta(description="vLLM: prefix caching; unset: vLLM's default.")] = (
+        None
+    )
     enable_chunked_prefill: Annotated[
-        bool | None, Meta(description="vLLM: long prompts in pieces beside generation; unset: vLLM's default.")
+        bool | None, Meta(description="vLLM: chunked prefill; unset: vLLM's default.")
     ] = None
     kv_cache_dtype: Annotated[str, Meta(description="vLLM: number format of the KV cache: auto, fp8 ...")] = ""
     load_format: Annotated[str, Meta(description="vLLM: format of the checkpoint's weights; unset: auto.")] = ""
@@ -88,7 +88,7 @@ class VllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_lora_rank: MaxLoraRank = None
     lora_dtype: Annotated[str, Meta(description="vLLM: number format of adapters; unset: the model's.")] = ""
     fully_sharded_loras: Annotated[
-        bool | None, Meta(description="vLLM: GPUs that share a model share adapters' computation wholly.")
+        bool | None, Meta(description="vLLM: shard adapters fully over the GPUs that share a model.")
     ] = None
 
 

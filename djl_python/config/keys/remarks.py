@@ -84,6 +84,7 @@ def remarks(
                 yield f"{source}: {key} is empty: the default counts"
         elif is_utf8(f"{key} {value}"):
             remark = _remark(key, declared, own_code, of_handler)
+            # One that resembles a declared key has another remark: it may be misspelt in the code as well.
             if remark != _PASSED_ON or not code_names(key.removeprefix("option.")):
                 yield f"{source}: {key} {remark}"
 

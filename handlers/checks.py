@@ -135,13 +135,16 @@ def without_effect(config: ModelConfig, checkpoint: Path | None = None) -> list[
     if option.rolling_batch != "disable":
         if batch_size > 1:
             remarks.append(
-                f"batch_size={batch_size} has no effect with continuous batching: "
-                "option.max_rolling_batch_size is how many sequences are generated at once"
+                f"{config.cite('batch_size', batch_size)} has no effect with continuous batching: "
+                "option.max_rolling_batch_size limits the sequences of a batch"
             )
         if option.enable_streaming:
-            remarks.append("option.enable_streaming has no effect without option.rolling_batch=disable")
+            remarks.append(
+                f"{config.where('option.enable_streaming')}option.enable_streaming has no effect: each request says "
+                "whether its answer is streamed"
+            )
     if not option.allow_remote_images and path is not None and _takes_images(path):
-        remarks.append("images are taken as data: URLs alone; with option.allow_remote_images=true by http(s) too")
+        remarks.append("images are taken from data: URLs only; option.allow_remote_images=true allows http(s) URLs")
     return remarks
 
 

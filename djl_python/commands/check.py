@@ -173,7 +173,13 @@ def _gguf(config: ModelConfig) -> str:
 def _verdict(faults: int, warnings: int, *, loaded: bool, all_seen: bool) -> str:
     if faults:
         return f"refused, with {_counted(faults, 'fault')}"
-    good = "it loads" if loaded else f"nothing is wrong with {'it' if all_seen else 'what is here'}"
+    good = (
+        "it loads"
+        if loaded
+        else "nothing is wrong with it"
+        if all_seen
+        else "nothing is wrong with the parts that are here"
+    )
     return f"{good}, but there {'is' if warnings == 1 else 'are'} {_counted(warnings, 'warning')}" if warnings else good
 
 
@@ -182,8 +188,9 @@ def _counted(number: int, what: str) -> str:
 
 
 def _memory(config: ModelConfig) -> str:
-    """A worker's expected memory, in indented lines; "" where the built-in handler has no checkpoint."""
+    """A worker's expected memory, in indented lines; "" where code of the user's own serves the model."""
     from ..config import TEXT_GENERATION, task_of
+    from ..config.tasks import service_task
     from ..core.errors import ModelLoadError
     from ..engine.builtin.memory_need import memory_need
     from .handler_check import checkpoint_here
@@ -192,10 +199,10 @@ def _memory(config: ModelConfig) -> str:
     if checkpoint is None:
         return ""
     if isinstance(checkpoint, str):
-        return f"  not known until {checkpoint} is downloaded, which check does not do"
+        return f"  unknown: {checkpoint} is not downloaded yet"
     try:
-        if task_of(config, checkpoint).name != TEXT_GENERATION:
-            return "  known when it is loaded (--load)"
+        if service_task(config, checkpoint) or task_of(config, checkpoint).name != TEXT_GENERATION:
+            return "  unknown until the model is loaded (check --load)"
         need = memory_need(config, checkpoint)
     except ModelLoadError:  # the handler's checks report it
         return ""
@@ -210,7 +217,7 @@ def _rows(need: MemoryNeed) -> list[tuple[str, str]]:
     elif need.cache is not None:
         rows.append(("KV cache", f"up to {_size(need.cache)}, {_size(need.cache_at_once)} of it at once"))
     else:
-        rows.append(("KV cache", "known when it is loaded (--load)"))
+        rows.append(("KV cache", "unknown until the model is loaded (check --load)"))
     over = "; that is more than there is" if need.peak > need.free else ""
     return [
         *rows,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
+from typing import Final
 
 from ..config import ENGINES, ModelConfig, task_of
 from ..config.engines import engine_name
@@ -27,12 +28,16 @@ from ..usercode.transformers4 import gone_calls
 from ..worker.entry_point import (
     DEFAULT_FUNCTION,
     Location,
+    check_service_checkpoint,
     local_checkpoint,
     locate,
     no_attribute,
     no_function,
     no_module,
 )
+
+#: About a file whose handler can't be found without running it.
+_AFTER_IMPORT: Final = "its handler is known only after its import"
 
 
 def handler_of(config: ModelConfig) -> list[str]:
@@ -48,13 +53,18 @@ def handler_of(config: ModelConfig) -> list[str]:
 
 
 def checkpoint_here(config: ModelConfig) -> Path | str | None:
-    """The checkpoint of a model that the built-in handler serves; its name where it is to be downloaded.
+    """The checkpoint that the built-in handler or DJL's service would load; its name where it is to be downloaded.
 
-    None: another handler serves the model, or `handler_of` reports the fault of the checkpoint's place.
+    None: code of the user's own serves the model, or `handler_of` reports the fault of the checkpoint's place.
     """
     with Faults().collected():
-        if any((location := locate(config), location.file, location.module, location.remote, location.task)[1:]):
+        location = locate(config)
+        if location.module or location.remote:
             return None
+        if location.file:
+            source = _source(config, Path(config.path, location.file), Faults())
+            if source is None or not _has_only_formatters(config, location, source):
+                return None
         here = path_here(config.option.model_id, Path(config.path))
         return shown_url(config.option.model_id) if here is None else here
     return None
@@ -68,8 +78,9 @@ def _handler(config: ModelConfig, faults: Faults) -> list[str]:
         if location.module:
             return [_of_module(config, location, faults)]
         if location.remote:
-            return [f"{shown_url(config.option.entry_point)} (option.entryPoint), and of it what its import will show"]
+            return [f"{shown_url(config.option.entry_point)} (option.entryPoint); {_AFTER_IMPORT}"]
         if location.task:
+            check_service_checkpoint(config)
             handler = f"{location.task}, by djl_python.huggingface, with the checkpoint {_checkpoint(config)}"
             return [handler, *service_remarks(config)]
         return _built_in(config, faults)
@@ -88,13 +99,17 @@ def _built_in(config: ModelConfig, faults: Faults, file: str = "") -> list[str]:
     for key in ("rolling_batch", "tool_call_parser", "reasoning_parser"):
         with faults.collected():
             _check_module(config, f"option.{key}", getattr(config.option, key))
-    task = task_of(config, local_checkpoint(config))
+    here = local_checkpoint(config)
+    task = task_of(config, here)
     with faults.collected():
         registry.load_object(task.check)(config, thorough=True)
-    formatters = f", and what {Path(config.path, file)} has of formatters" if file else ""
-    formatters += f", and those of adapters: {', '.join(codes)}" if codes else ""
+    formatters = f", and the formatters of {Path(config.path, file)}" if file else ""
+    formatters += f", and the formatters of these adapters: {', '.join(codes)}" if codes else ""
     remarks = [] if faults else registry.load_object(task.without_effect)(config)
-    return [f"{task.name}, built in, with the checkpoint {_checkpoint(config)}{formatters}", *remarks]
+    with_checkpoint = f"built in, with the checkpoint {_checkpoint(config)}"
+    if config.option.task or here is not None:
+        return [f"{task.name}, {with_checkpoint}{formatters}", *remarks]
+    return [f"{with_checkpoint} (its config.json decides the task){formatters}", *remarks]
 
 
 def _checkpoint(config: ModelConfig) -> str:
@@ -136,7 +151,7 @@ def _of_file(config: ModelConfig, location: Location, faults: Faults) -> list[st
     """The handler that importing the file would find, looked for in the order of `worker.entry_point`."""
     path, wanted = Path(config.path, location.file), config.option.handler
     chosen = " (option.entryPoint)" if config.option.entry_point else ""
-    unknown = f"{path}{chosen}, and of it what its import will show"
+    unknown = f"{path}{chosen}; {_AFTER_IMPORT}"
     source = _source(config, path, faults)
     if source is None:
         return [unknown]
@@ -147,16 +162,23 @@ def _of_file(config: ModelConfig, location: Location, faults: Faults) -> list[st
     has = source.has(wanted)
     if has:
         return [f"{path}{chosen}, function {wanted}"]
+    if _has_only_formatters(config, location, source):
+        return _built_in(config, faults, location.file)
     if wanted == DEFAULT_FUNCTION and has is False:
         if source.handler_class:
             return [f"{path}{chosen}, class {source.handler_class}"]
-        if source.handler_class == "" and source.has_formatters:
-            return _built_in(config, faults, location.file)
         if source.handler_class is None or source.has_formatters is None:
             has = None
     if has is None:
         return [unknown]
     raise no_function(config, path.name, source.functions)
+
+
+def _has_only_formatters(config: ModelConfig, location: Location, source: UserSource) -> bool:
+    """Whether the built-in handler serves the model, with formatters of the file."""
+    if location.attribute or config.option.handler != DEFAULT_FUNCTION or source.has(DEFAULT_FUNCTION) is not False:
+        return False
+    return source.handler_class == "" and source.has_formatters is True
 
 
 def _of_transformers_4(config: ModelConfig, location: Location, faults: Faults) -> list[str]:

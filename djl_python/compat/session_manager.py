@@ -186,7 +186,7 @@ class SessionManager:
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         if properties.get("sessions_s3url"):
-            raise ValueError("option.sessions_s3url: sessions are kept in option.sessions_path alone")
+            raise ValueError("option.sessions_s3url: sessions are kept in option.sessions_path only")
         self.expiration = int(properties.get("sessions_expiration") or DEFAULT_EXPIRATION_S)
         self.most = int(properties.get("max_sessions") or DEFAULT_MOST)
         self.most_bytes = int(properties.get("max_sessions_bytes") or DEFAULT_MOST_BYTES)

@@ -24,6 +24,7 @@ from .sources import shown_url
 from .table import shown
 
 _WIDEST_VALUE = 48
+_ENGINE = "option.rolling_batch"
 _Row = tuple[str, str, str]
 
 
@@ -77,7 +78,15 @@ def _settings(config: ModelConfig) -> Iterator[_Row]:
     for values, prefix in ((config.serving, ""), (config.option, "option."), (own, "option.")):
         for setting in settings_of(type(values), prefix):
             value = masked(setting.key, shown(getattr(values, setting.field)))
+            if setting.key == _ENGINE:
+                value = _engine_shown(config)
             yield setting.key, value or "-", config.provenance.get(setting.key, "default")
+
+
+def _engine_shown(config: ModelConfig) -> str:
+    """The engine that serves the model, and the one that the setting's source names, where that is another."""
+    used, named = config.option.rolling_batch, config.properties.get("rolling_batch", "").strip()
+    return used if named in ("", used) else f"{used} (set: {named})"
 
 
 def _passed_on(config: ModelConfig, known: set[str]) -> Iterator[_Row]:

@@ -104,7 +104,9 @@ def read_model_config(
     engine = _engine(settings, options, entries, findings)
     chosen = BUILT_IN if engine_of_batches == "disable" and _batches_itself(options) else engine_of_batches
     options = msgspec.structs.replace(options, rolling_batch=chosen)
-    findings.warnings += remarks(entries, declared, own_code=own_code(options))
+    findings.warnings += remarks(
+        entries, declared, entry_point=options.entry_point, own_code=own_code(options), directory=directory
+    )
     _warn_of_requirements(options, directory, findings)
     adapters, wrong = adapters_of(chosen, engine_options, options.model_id, directory)
     findings.problems += wrong
@@ -121,7 +123,7 @@ def read_model_config(
     if devices != named:
         source = "" if spec.devices else f"{provenance['load_on_devices']}: "
         findings.warnings.append(
-            f"{source}load_on_devices={named} has no effect: there is no GPU; the CPU has a worker for each device"
+            f"{source}load_on_devices={named} has no effect: there is no GPU; one worker on the CPU for each device"
         )
     config = ModelConfig(
         name=spec.name,
@@ -189,7 +191,7 @@ def _engine_of_batches(
     keys = [*(f"option.{name}" for name in names), "engine"]
     entries = {key: source[key] for source in reversed(sources) for key in keys if key in source}
     options = Options(**bind(Options, entries, "option.", [], []))
-    unless = ", unless code of its own does" if own_code(options) else ""
+    unless = ", unless the model's own handler answers" if own_code(options) else ""
     name, named_by = options.rolling_batch, "option.rolling_batch"
     if name == "auto" or _batches_itself(options):
         handlers = ENGINE_OF_HANDLER.get(options.entry_point)
@@ -211,12 +213,12 @@ def _engine_of_batches(
     if name not in ABSENT and (row is None or elsewhere or row.runtime(cache_dir) is not None):
         return name
     value, source = entries[named_by]
-    message = f"{source}: {named_by}={value.strip()}: there is no such engine here"
+    message = f"{source}: {named_by}={value.strip()}: this engine is not available here"
     remedy = f"; {row.remedy}" if row is not None else ""
     if options.engine_fallback == "error":
         findings.problems.append(f"{message} (option.engine_fallback=error){remedy}")
     else:
-        findings.warnings.append(f"{message}: the built-in one serves the model{unless}{remedy}")
+        findings.warnings.append(f"{message}; the built-in engine serves the model{unless}{remedy}")
     return BUILT_IN
 
 
@@ -316,9 +318,11 @@ def _engine(
     if _is_absent(settings):
         where = f"{entries['engine'].source}: engine={name}"
         if options.engine_fallback == "error":
-            findings.problems.append(f"{where}: there is no such engine here (option.engine_fallback=error)")
+            findings.problems.append(f"{where}: this engine is not available here (option.engine_fallback=error)")
         else:
-            findings.warnings.append(f"{where}: there is no such engine here: the model is served with engine=Python")
+            findings.warnings.append(
+                f"{where}: this engine is not available here; the model is served with engine=Python"
+            )
     elif name.lower() not in PYTHON_ENGINES:
         near = nearest(name, ("Python", *ENGINE_OF_DJL, *ABSENT_ENGINES))
         hint = f"; did you mean {near}?" if near and near != "Python" else ""

@@ -137,8 +137,8 @@ class Engine(Generic[OptionsT]):
         if self.distribution is None:
             return "it can't be installed with pip alone"
         if self.needs_gpu:
-            return f"where there is a GPU, djl-serving engines install {self.name} installs it"
-        return f"djl-serving engines install {self.name} installs it"
+            return f"on a machine with a GPU, install it with: djl-serving engines install {self.name}"
+        return f"install it with: djl-serving engines install {self.name}"
 
     def runtime(self, cache_dir: str) -> Runtime | None:
         """The runtime of the engine's process: this process's own interpreter, if it has the required packages, or the

@@ -54,13 +54,13 @@ _STATES: Final = {JSON: dict[str, Any]}
 OWN_PAGES: Final = (
     Route(
         *("GET", "/ping", "ping", Kind.PAGE),
-        summary="How each model is, as DJL Serving says it.",
+        summary="The state of each model, in DJL Serving's form.",
         responses={200: _STATES, 207: _STATES, 500: _STATES, 503: _STATES},
         scope=Scope.PROBE,
     ),
     Route(
         *("GET", "/metrics", "metrics", Kind.PAGE),
-        summary="What the server has counted, for Prometheus.",
+        summary="The server's metrics, for Prometheus.",
         responses={200: {TEXT: str}},
         scope=Scope.METRICS,
     ),

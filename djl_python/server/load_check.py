@@ -42,7 +42,7 @@ async def _load(spec: ModelSpec, config: ModelConfig, server: ServerConfig) -> s
     finally:
         await registry.close()
     announcer.clear()
-    return "  what runs it is the handler's business" if engine is None else _described(engine)
+    return "  the model's own handler runs it" if engine is None else _described(engine)
 
 
 def _described(engine: EngineInfo) -> str:

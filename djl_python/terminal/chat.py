@@ -68,7 +68,9 @@ def main(arguments: Sequence[str]) -> int:
     options = parse(made, arguments)
     settings_given(made, options, url_of(options))
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        print("djl-serving chat: this is no terminal; djl-serving run answers one prompt", file=sys.stderr)
+        print(
+            "djl-serving chat: stdin or stdout is not a terminal; for one prompt, use djl-serving run", file=sys.stderr
+        )
         return 2
     console = Console(highlight=False)
     try:

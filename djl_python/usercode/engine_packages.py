@@ -17,4 +17,4 @@ def engine_with(module: str) -> EngineRow | None:
 def what_brings(module: str) -> str:
     """A clause that names the command or the requirement that brings a missing module; "" where no engine has it."""
     engine = engine_with(module)
-    return "" if engine is None else f"; {engine.remedy}, and so does a line {module!r} in requirements.txt"
+    return "" if engine is None else f"; {engine.remedy}, or with a line {module!r} in requirements.txt"

@@ -19,6 +19,7 @@ from typing import Final
 
 from ..core.names import did_you_mean
 from .engine_packages import what_brings
+from .our_names import decorating_modules, missing_names
 
 #: Names that an `except` may have that lets a missing module pass; "" is an except without any.
 _CAUGHT: Final = frozenset({"", "ImportError", "ModuleNotFoundError", "Exception", "BaseException"})
@@ -40,11 +41,12 @@ _INTERNAL_TO_LMI: Final = tuple(
 
 @dataclass(frozen=True)
 class _Import:
-    """An import that surely runs. `level` is how many dots a relative one has."""
+    """An import that surely runs. `level`: the dots of a relative one; `names`: what `from` takes of the module."""
 
     line: int
     module: str
     level: int = 0
+    names: tuple[str, ...] = ()
 
 
 def import_faults(file: Path, tree: ast.Module, model_dir: Path) -> list[str]:
@@ -62,7 +64,11 @@ def import_faults(file: Path, tree: ast.Module, model_dir: Path) -> list[str]:
             faults.append(f"{path}:{statement.line}: a relative import, in a file that is in no package")
         elif not module_exists(statement.module if top == _OURS else top, model_dir):
             faults.append(_missing(path, statement, model_dir))
-    return faults
+        elif top == _OURS:
+            faults += [
+                f"{path}:{statement.line}: {fault}" for fault in missing_names(statement.module, statement.names)
+            ]
+    return [*faults, *(f"{file}:{line}: {fault}" for line, fault in decorating_modules(tree))]
 
 
 def imported_packages(file: Path, model_dir: Path) -> set[str]:
@@ -143,8 +149,8 @@ def _imports(body: Sequence[ast.stmt]) -> Iterator[_Import]:
         match node:
             case ast.Import(names=names):
                 yield from (_Import(node.lineno, alias.name) for alias in names)
-            case ast.ImportFrom(module=module, level=level):
-                yield _Import(node.lineno, module or "", level)
+            case ast.ImportFrom(module=module, level=level, names=names):
+                yield _Import(node.lineno, module or "", level, tuple(alias.name for alias in names))
             case ast.Try(body=inner, handlers=handlers, finalbody=final):
                 if not any(_catches(handler) for handler in handlers):
                     yield from _imports(inner)

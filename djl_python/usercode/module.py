@@ -19,6 +19,7 @@ from ..config.model import script_names
 from ..config.tasks import BUILT_IN_HANDLERS
 from ..core.errors import ModelLoadError
 from .engine_packages import what_brings
+from .our_names import failed_name
 from .remote import fetched_file, is_url
 from .transformers4_shims import put_back
 
@@ -81,7 +82,7 @@ def load_user_module(model_dir: str | Path, file_name: str = DEFAULT_FILE) -> Mo
 
     Raises:
         ModelLoadError: there is no such file, it is not a Python file, or it imports a package of an engine that is
-            not installed.
+            not installed, or a name that djl_python lacks.
     """
     path = existing_file(Path(model_dir), file_name).resolve()
     name = re.sub(r"\W", "_", path.stem)
@@ -103,6 +104,8 @@ def load_user_module(model_dir: str | Path, file_name: str = DEFAULT_FILE) -> Mo
         del sys.modules[name]
         if isinstance(exc, ModuleNotFoundError) and (brings := what_brings(exc.name or "")):
             raise ModelLoadError(f"{path}: there is no module {exc.name!r}{brings}") from exc
+        if fault := failed_name(path, exc):
+            raise ModelLoadError(fault) from exc
         raise
     return module
 

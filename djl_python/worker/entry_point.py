@@ -18,8 +18,9 @@ from types import ModuleType
 from typing import Any, Final
 
 from ..compat.output_formatter import find_decorated
-from ..config import ModelConfig, task_of
+from ..config import ModelConfig, read_json_object, task_of
 from ..config.loading import nothing_to_serve
+from ..config.sources import shown_url
 from ..config.tasks import BUILT_IN_HANDLERS, IMAGE_HANDLERS, service_remarks, service_takes, service_task
 from ..core.errors import ConfigError, ModelLoadError
 from ..core.names import did_you_mean
@@ -76,6 +77,7 @@ def find_handler(config: ModelConfig, thread: HandlerThread) -> Handler:
     if location.is_built_in:
         built_in = _built_in(config)
     elif location.task:
+        check_service_checkpoint(config)
         built_in = load_object(_SERVICE)
         for remark in service_remarks(config):
             log.warning("%s", remark)
@@ -117,6 +119,20 @@ def local_checkpoint(config: ModelConfig) -> Path | None:
     with contextlib.suppress(ConfigError):
         return path_here(config.option.model_id, Path(config.path))
     return None
+
+
+def check_service_checkpoint(config: ModelConfig) -> None:
+    """Refuse a model of DJL's service that has no checkpoint, where one should be local.
+
+    Raises:
+        ConfigError: there is no checkpoint.
+        ModelLoadError: the checkpoint has no config.json, or a broken one.
+    """
+    option = config.option
+    cited = config.cite("option.model_id", shown_url(option.model_id)) if option.model_id else ""
+    here = path_here(option.model_id, Path(config.path), cited)
+    if here is not None and not read_json_object(here / "config.json"):
+        raise ModelLoadError(f"{here}: there is no config.json: expected a checkpoint of transformers")
 
 
 def locate(config: ModelConfig) -> Location:

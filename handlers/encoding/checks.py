@@ -101,9 +101,15 @@ def without_effect(config: ModelConfig) -> list[str]:
     option = config.option
     remarks = []
     if option.enable_streaming:
-        remarks.append("option.enable_streaming has no effect: an answer of this model is whole at once")
+        remarks.append(
+            f"{config.where('option.enable_streaming')}option.enable_streaming has no effect: this model does not "
+            "stream"
+        )
     if config.properties.get("quantize", "none") not in ("none", ""):
-        remarks.append("option.quantize has no effect on a model that generates no text; option.dtype has")
+        remarks.append(
+            f"{config.where('option.quantize')}option.quantize has no effect: this model generates no text "
+            "(option.dtype sets its number format)"
+        )
     return remarks
 
 

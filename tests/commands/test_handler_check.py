@@ -73,10 +73,18 @@ def test_a_file_that_python_warns_of_passes(tmp_path: Path) -> None:
         ("if True:\n    from os import listdir as handle", "", "model.py, function handle"),
         ("def make():\n    global handle\n    handle = print\nmake()", "", "model.py, function handle"),
         ("class Mine:\n    def handle(self, inputs): ...", "", "model.py, class Mine"),
-        ("class A: ...\nclass Mine:\n    def handle(self, inputs): ...", "", "of it what its import will show"),
-        ("from json import *\nglobals()['handle'] = dumps", "", "of it what its import will show"),
-        ("class B:\n    def handle(self, i): ...\nclass Mine(B): ...\ndel B", "", "of it what its import will show"),
-        ("def __getattr__(name):\n    return print", "", "of it what its import will show"),
+        (
+            "class A: ...\nclass Mine:\n    def handle(self, inputs): ...",
+            "",
+            "its handler is known only after its import",
+        ),
+        ("from json import *\nglobals()['handle'] = dumps", "", "its handler is known only after its import"),
+        (
+            "class B:\n    def handle(self, i): ...\nclass Mine(B): ...\ndel B",
+            "",
+            "its handler is known only after its import",
+        ),
+        ("def __getattr__(name):\n    return print", "", "its handler is known only after its import"),
         (HANDLE, "option.entryPoint=model.py:handle", r"model.py:handle \(option.entryPoint\)"),
         (HANDLE, "option.entryPoint=json:dumps", r"json:dumps \(option.entryPoint\)"),
         (HANDLE, "option.entryPoint=model", r"model.py \(option.entryPoint\), function handle"),
@@ -101,6 +109,21 @@ async def test_a_handler_that_can_be_served_is_described(
         (HANDLE, "option.entryPoint=gone.py", "gone.py does not exist"),
         (HANDLE, "option.entryPoint=nosuch", "option.entryPoint=nosuch: expected a .py file"),
         (HANDLE, "option.entryPoint=nosuch.part:fn", "'nosuch.part:fn': there is no module 'nosuch'"),
+        (
+            "from djl_python import Inputs\ndef handle(inputs): ...",
+            "",
+            "model.py:1: djl_python has no 'Inputs'; did you mean Input\\?",
+        ),
+        (
+            "x = 1",
+            "option.entryPoint=djl_python.huggingface\noption.task=fill-mask",
+            "option.model_id is not set, and .* has no config.json",
+        ),
+        (
+            "x = 1",
+            "option.entryPoint=djl_python.huggingface\noption.task=fill-mask\noption.model_id=/",
+            "/: there is no config.json: expected a checkpoint of transformers",
+        ),
     ],
 )
 async def test_check_refuses_in_the_workers_words(tmp_path: Path, source: str, properties: str, message: str) -> None:
@@ -135,7 +158,7 @@ async def test_a_file_says_how_it_is_encoded(tmp_path: Path, preamble: bytes) ->
 
 def test_another_python_may_have_another_syntax(tmp_path: Path) -> None:
     config = config_of(tmp_path, "type Handler = None\nmatch x:", "option.pythonExecutable=/opt/python")
-    assert handler_of(config).endswith("model.py, and of it what its import will show")
+    assert handler_of(config).endswith("model.py; its handler is known only after its import")
 
 
 def test_requirements_may_bring_the_module(tmp_path: Path) -> None:
@@ -159,7 +182,7 @@ def test_no_code_of_the_users_runs(tmp_path: Path) -> None:
 async def test_the_built_in_handler(tmp_path: Path, source: str | None) -> None:
     write_sketch(tmp_path)
     config = config_of(tmp_path, source, "")
-    formatters = "" if source is None else f", and what {tmp_path}/model.py has of formatters"
+    formatters = "" if source is None else f", and the formatters of {tmp_path}/model.py"
     assert handler_of(config) == f"text-generation, built in, with the checkpoint {tmp_path}{formatters}"
     assert type(find_handler(config, HandlerThread())).__name__ == "TextGenerationHandler"
 

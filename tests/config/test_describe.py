@@ -76,9 +76,7 @@ def test_the_environments_settings_are_described_without_secrets() -> None:
     }
     (problem,) = environment.problems
     assert problem.startswith("environment OPTION_QUANTIZE: option.quantize=int9: expected ")
-    assert "OPTION_SWAP_SPACE has no effect: sequences that the KV cache has no room for" in " ".join(
-        environment.warnings
-    )
+    assert "OPTION_SWAP_SPACE has no effect: sequences without room in the KV cache" in " ".join(environment.warnings)
     assert any(warning.endswith("did you mean option.quantize?") for warning in environment.warnings)
 
 
@@ -94,3 +92,10 @@ def test_the_environments_settings_are_described_without_secrets() -> None:
 )
 def test_a_value_is_checked_as_the_engine_that_is_named_does(environ: dict[str, str], count: int) -> None:
     assert len(described_environment(environ).problems) == count
+
+
+def test_an_engine_that_another_replaces_is_shown_with_both(tmp_path: Path) -> None:
+    (tmp_path / "serving.properties").write_text("option.rolling_batch=trtllm\noption.model_id=owner/model\n")
+    text = describe(load_model_config(parse_model_spec(f"m={tmp_path}"), ServerConfig(), {}))
+    shown = [line.split() for line in text.splitlines() if "option.rolling_batch " in line]
+    assert shown == [["option.rolling_batch", "auto", "(set:", "trtllm)", "serving.properties:1"]]

@@ -84,16 +84,16 @@ def test_an_engine_without_its_packages_is_refused() -> None:
 
 
 REMEDIES = {
-    "deepspeed": "; djl-serving engines install deepspeed installs it",
+    "deepspeed": "; install it with: djl-serving engines install deepspeed",
 }
 
 
 @pytest.mark.parametrize(
     ("name", "remedy"),
     [
-        ("vllm", "; djl-serving engines install vllm installs it"),
-        ("lmi-dist", "; djl-serving engines install vllm installs it"),
-        ("trtllm", "; where there is a GPU, djl-serving engines install trtllm installs it"),
+        ("vllm", "; install it with: djl-serving engines install vllm"),
+        ("lmi-dist", "; install it with: djl-serving engines install vllm"),
+        ("trtllm", "; on a machine with a GPU, install it with: djl-serving engines install trtllm"),
         ("deepspeed", REMEDIES["deepspeed"]),
         ("neuronx", ""),
     ],
@@ -104,10 +104,10 @@ def test_a_model_of_an_engine_that_is_not_there_is_served_and_that_is_said(
     config = load(tmp_path, f"option.rolling_batch={name}\noption.threads=2\n")
     assert (config.option.rolling_batch, config.engine_options) == ("auto", {"threads": 2})
     assert config.warnings == (
-        f"serving.properties:1: option.rolling_batch={name}: there is no such engine here: the built-in one serves the "
-        f"model{remedy}",
+        f"serving.properties:1: option.rolling_batch={name}: this engine is not available here; the built-in engine "
+        f"serves the model{remedy}",
     )
-    with pytest.raises(ConfigError, match=f"rolling_batch={name}: there is no such engine here"):
+    with pytest.raises(ConfigError, match=f"rolling_batch={name}: this engine is not available here"):
         load(tmp_path, f"option.rolling_batch={name}\noption.engine_fallback=error\n")
 
 
@@ -116,9 +116,10 @@ def test_djls_other_engines_are_pythons_here(name: str, tmp_path: Path) -> None:
     config = load(tmp_path, f"engine={name}\n")
     assert config.engine == "Python"
     assert config.warnings == (
-        f"serving.properties:1: engine={name}: there is no such engine here: the model is served with engine=Python",
+        f"serving.properties:1: engine={name}: this engine is not available here; the model is served with "
+        "engine=Python",
     )
-    with pytest.raises(ConfigError, match=f"engine={name}: there is no such engine here"):
+    with pytest.raises(ConfigError, match=f"engine={name}: this engine is not available here"):
         load(tmp_path, f"engine={name}\noption.engine_fallback=error\n")
 
 
@@ -174,17 +175,17 @@ def test_deepspeed_serves_where_it_is_installed(
     assert config.warnings == (
         "serving.properties:2: option.quantize=smoothquant has no effect: DeepSpeed places the checkpoint's weights as "
         "they are",
-        "serving.properties:4: option.return_tuple has no effect: what a layer takes and answers is the model's "
-        "business",
+        "serving.properties:4: option.return_tuple has no effect: the model's own code decides what its layers take "
+        "and return",
     )
 
 
 @pytest.mark.parametrize("setting", DEEPSPEED)
 def test_a_model_of_deepspeeds_is_served_without_it_and_that_is_said(setting: str, tmp_path: Path) -> None:
-    told = f"serving.properties:1: {setting}: there is no such engine here"
+    told = f"serving.properties:1: {setting}: this engine is not available here"
     config = load(tmp_path, f"{setting}\n")
     assert config.option.rolling_batch == "auto"
-    assert config.warnings == (f"{told}: the built-in one serves the model{REMEDIES['deepspeed']}",)
+    assert config.warnings == (f"{told}; the built-in engine serves the model{REMEDIES['deepspeed']}",)
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, f"{setting}\noption.engine_fallback=error\n")
     assert caught.value.message == f"{told} (option.engine_fallback=error){REMEDIES['deepspeed']}"
@@ -232,7 +233,7 @@ def test_on_a_gpu_auto_is_vllm_where_it_is_installed(
         assert without.option.rolling_batch == "auto"
         assert without.warnings == (
             "on a GPU vllm reads long prompts faster than the built-in engine, which serves the model: "
-            "djl-serving engines install vllm installs it",
+            "install it with: djl-serving engines install vllm",
         )
 
 
@@ -258,7 +259,7 @@ def test_lmis_ways_to_name_an_engine(
     name = "vllm" if "vllm" in named else "trtllm"
     without = load(tmp_path, properties)
     assert without.option.rolling_batch == "auto"
-    assert f"{named}: there is no such engine here: the built-in one serves the model; " in without.warnings[0]
+    assert f"{named}: this engine is not available here; the built-in engine serves the model; " in without.warnings[0]
     monkeypatch.setattr(Engine, "runtime", lambda self, cache_dir: Runtime(executable="python"))
     assert load(tmp_path, properties).option.rolling_batch == name
 

@@ -253,7 +253,7 @@ def test_warnings_about_keys(model: Path) -> None:
             "serving.properties:2: option.mine is not known: passed to the handler",
             "serving.properties:3: option.lora_dtype has no effect: adapters are computed in the model's number format",
             "serving.properties:4: minworkers is not known; did you mean minWorkers?",
-            "serving.properties:5: translatorFactory has no effect: it is for DJL's engines of Java",
+            "serving.properties:5: translatorFactory has no effect: it is for DJL's Java engines",
             "serving.properties:6: option.dtype is empty: the default counts",
             "serving.properties:9: log_request_metric has no effect: metrics are at /metrics",
             "environment OPTION_MINE_TOO: option.mine_too is not known: passed to the handler",
@@ -300,7 +300,7 @@ def test_devices_that_are_not_there_are_workers_on_the_cpu(model: Path, monkeypa
     assert devices.devices_each(config) == 1
     assert devices.bounds_of(config) == {"auto": (2, 2)}
     assert config.warnings[-1] == (
-        "serving.properties:1: load_on_devices=0;gpu1 has no effect: there is no GPU; the CPU has a worker for each "
+        "serving.properties:1: load_on_devices=0;gpu1 has no effect: there is no GPU; one worker on the CPU for each "
         "device"
     )
 

@@ -122,7 +122,7 @@ BECOMING = [row for row in SETTINGS if row.ours not in (REFUSED, NO_EFFECT, BUIL
 @pytest.mark.parametrize("row", named(BECOMING))
 def test_settings_become_what_the_row_says(row: Row, tmp_path: Path) -> None:
     """Whichever way they are written, the configuration is the same one."""
-    warning = "there is no such engine here" if WARNED in row.ours else ""
+    warning = "this engine is not available here" if WARNED in row.ours else ""
 
     def warning_of(given: Mapping[str, str]) -> str:
         if "gpu" in given.get("load_on_devices", ""):

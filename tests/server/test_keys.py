@@ -80,7 +80,7 @@ async def test_every_dialect_refuses_in_its_own_shape(tmp_path: Path) -> None:
                 assert told in sentence(refused), name
             forbidden = await site.client.request(method, path, json=body, headers=bearer(METRICS))
             assert forbidden.status_code == 403, name
-            assert "needs an API key with the scope infer, and 'metrics' has metrics" in sentence(forbidden)
+            assert "needs an API key with the scope infer; the key 'metrics' has metrics" in sentence(forbidden)
             for secret in (INFER, MANAGE):
                 for headers in (bearer(secret), {"x-api-key": secret}, {"api-key": secret}):
                     taken = await site.client.request(method, path, json=body, headers=headers)

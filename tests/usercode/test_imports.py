@@ -49,7 +49,22 @@ def runs(directory: Path) -> bool:
         ),
         (
             "import deepspeed",
-            "; djl-serving engines install deepspeed installs it, and so does a line 'deepspeed' in requirements.txt",
+            "; install it with: djl-serving engines install deepspeed, or with a line 'deepspeed' in requirements.txt",
+        ),
+        ("from djl_python import Input, Inputs", "model.py:1: djl_python has no 'Inputs'; did you mean Input?"),
+        (
+            "from djl_python import input_formatter",
+            "djl_python has no 'input_formatter'; use: from djl_python.input_parser import input_formatter",
+        ),
+        (
+            "from djl_python.output_formatter import input_formatter",
+            "djl_python.output_formatter has no 'input_formatter'; use: from djl_python.input_parser import "
+            "input_formatter",
+        ),
+        (
+            "from djl_python import output_formatter\n@output_formatter\ndef write(response): ...",
+            "model.py:2: output_formatter is a module, not a function; use: from djl_python.output_formatter import "
+            "output_formatter",
         ),
         ("import helper", "helper.py:1: there is no module 'alsogone'"),
         ("class A:\n    import nosuchmodule", "model.py:2: "),
@@ -77,6 +92,10 @@ def test_a_missing_module_is_a_fault_and_the_import_fails(tmp_path: Path, source
         "def handle(inputs):\n    import nosuchmodule",
         "import contextlib\nwith contextlib.suppress(ImportError):\n    import nosuchmodule",
         "import own, package.part",
+        "from djl_python import *",
+        "from djl_python import output_formatter\n@output_formatter.output_formatter\ndef write(response): ...",
+        "from djl_python.huggingface import HuggingFaceService",
+        "try:\n    from djl_python import Inputs\nexcept ImportError:\n    from djl_python import Input",
     ],
 )
 def test_optional_imports_are_no_faults(tmp_path: Path, source: str) -> None:

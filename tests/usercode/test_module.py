@@ -71,7 +71,24 @@ def test_a_model_without_a_directory_has_none() -> None:
     assert user_file(ModelConfig(name="demo")) is None
 
 
+def test_a_failed_import_of_ours_is_said_with_its_place_and_other_errors_pass_unchanged(tmp_path: Path) -> None:
+    guarded = "try:\n    from djl_python import Gone\nexcept ImportError:\n    pass\n"
+    for source, fault in (
+        ("from djl_python import Inputs", r"model.py:1: djl_python has no 'Inputs'; did you mean Input\?$"),
+        (
+            f"{guarded}from djl_python import output_formatter as o\n@o\ndef write(response): ...",
+            r"model.py:6: o is a module, not a function; use: from djl_python.output_formatter import ",
+        ),
+    ):
+        (tmp_path / "model.py").write_text(source, encoding="utf-8")
+        with pytest.raises(ModelLoadError, match=fault):
+            load_user_module(tmp_path)
+    (tmp_path / "model.py").write_text(f"{guarded}len(3)", encoding="utf-8")
+    with pytest.raises(TypeError, match="has no len"):
+        load_user_module(tmp_path)
+
+
 def test_a_package_of_an_engine_that_is_missing_is_said_with_the_command_that_installs_it(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text("import deepspeed", encoding="utf-8")
-    with pytest.raises(ModelLoadError, match="'deepspeed'; djl-serving engines install deepspeed installs it"):
+    with pytest.raises(ModelLoadError, match="'deepspeed'; install it with: djl-serving engines install deepspeed"):
         load_user_module(tmp_path)

@@ -5,7 +5,11 @@ Runs in the front end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import functools
+import os
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
 from typing import Final
 
 from ...core.names import did_you_mean
@@ -19,6 +23,13 @@ from .without_effect import OPTIONS_WITHOUT_EFFECT, SERVER_WITHOUT_EFFECT, SERVI
 
 #: Keys that DJL or LMI knows and that have no effect here.
 WITHOUT_EFFECT: Final = frozenset({*SERVING_WITHOUT_EFFECT, *(f"option.{key}" for key in OPTIONS_WITHOUT_EFFECT)})
+_OF_TABLES: Final = ("model_format", "trust_insecure_model_files", "default_accept")
+#: Values of option.entryPoint -> the keys that only this handler reads.
+HANDLER_KEYS: Final[Mapping[str, frozenset[str]]] = {
+    "djl_python.sklearn_handler": frozenset(f"option.{key}" for key in (*_OF_TABLES, "skops_trusted_types")),
+    "djl_python.xgboost_handler": frozenset(f"option.{key}" for key in _OF_TABLES),
+}
+_PASSED_ON: Final = "is not known: passed to the handler"
 
 
 class Declared:
@@ -48,21 +59,37 @@ class Declared:
                     self.of_others.setdefault(key, []).append(engine)
 
 
-def remarks(entries: Mapping[str, PropertyEntry], declared: Declared, *, own_code: bool) -> Iterator[str]:
+def remarks(
+    entries: Mapping[str, PropertyEntry],
+    declared: Declared,
+    *,
+    entry_point: str,
+    own_code: bool,
+    directory: Path | None,
+) -> Iterator[str]:
     """A warning for each key that may not do what its author expects.
 
     Args:
+        entry_point: the model's option.entryPoint; some of our handlers read keys that no setting declares.
         own_code: whether code of the model's own gets the settings; the built-in handler reads no other keys.
+        directory: the model's; a key that a Python file there names is that file's own.
     """
+    code_names = _words_of(directory)
+    of_handler = HANDLER_KEYS.get(entry_point, frozenset())
     for key, (value, source) in entries.items():
+        if key in of_handler:
+            continue
         if key in declared.keys:
             if not value.strip():
                 yield f"{source}: {key} is empty: the default counts"
         elif is_utf8(f"{key} {value}"):
-            yield f"{source}: {key} {_remark(key, declared, own_code)}"
+            remark = _remark(key, declared, own_code, of_handler)
+            # One that resembles a declared key has another remark: it may be misspelt in the code as well.
+            if remark != _PASSED_ON or not code_names(key.removeprefix("option.")):
+                yield f"{source}: {key} {remark}"
 
 
-def _remark(key: str, declared: Declared, own_code: bool) -> str:
+def _remark(key: str, declared: Declared, own_code: bool, of_handler: Collection[str]) -> str:
     """The warning about a key that no setting of the model declares."""
     option = key.removeprefix("option.")
     if option == key:
@@ -81,8 +108,8 @@ def _remark(key: str, declared: Declared, own_code: bool) -> str:
         return f"has no effect: {OPTIONS_WITHOUT_EFFECT[option]}"
     if key in declared.of_others:
         return f"has no effect: only option.rolling_batch={' and '.join(declared.of_others[key])} takes it"
-    fault = "is not known: passed to the handler" if own_code else "is not known"
-    return fault + did_you_mean(key, declared.keys)
+    fault = _PASSED_ON if own_code else "is not known"
+    return fault + did_you_mean(key, (*of_handler, *declared.keys))
 
 
 def misplaced(entries: Mapping[str, PropertyEntry], declared: Declared, key: str) -> str:
@@ -96,3 +123,14 @@ def misplaced(entries: Mapping[str, PropertyEntry], declared: Declared, key: str
 
 def _server_keys() -> frozenset[str]:
     return frozenset(setting.key for setting in settings_of(ServerConfig))
+
+
+def _words_of(directory: Path | None) -> Callable[[str], bool]:
+    """Whether a Python file of the model's directory has a word in it; the files are read at the first question."""
+
+    @functools.cache
+    def words() -> frozenset[str]:
+        files = [] if directory is None else [file for file in directory.glob("*.py") if os.access(file, os.R_OK)]
+        return frozenset(word for file in files for word in re.findall(r"\w+", file.read_text("utf-8", "replace")))
+
+    return lambda name: name in words()

@@ -17,8 +17,8 @@ def _by_name(reasons: Mapping[str, str]) -> dict[str, str]:
 OPTIONS_WITHOUT_EFFECT: Final[Mapping[str, str]] = _by_name(
     {
         "the KV cache is always paged": "paged_attention",
-        "prompts are always read in pieces (option.max_rolling_batch_prefill_tokens)": "enable_chunked_prefill",
-        "beginnings that prompts share are always computed once": "enable_prefix_caching use_v2_block_manager",
+        "prefill is always chunked (option.max_rolling_batch_prefill_tokens)": "enable_chunked_prefill",
+        "prefix caching is always on": "enable_prefix_caching use_v2_block_manager",
         "a GPU's steps are CUDA graphs for contexts of any length (option.enforce_eager)": "cudagraph_capture_sizes "
         "enable_cuda_graph max_cudagraph_capture_size max_seq_len_to_capture",
         "the server starts the processes of an engine itself": "mpi_mode multi_gpu multi_node parallel_loading "
@@ -27,23 +27,23 @@ OPTIONS_WITHOUT_EFFECT: Final[Mapping[str, str]] = _by_name(
         "weights are read from the checkpoint as they are": "ignore_patterns load_format low_cpu_mem_usage "
         "max_parallel_loading_workers model_loader_extra_config pt_load_map_location safetensors_load_strategy "
         "save_mp_checkpoint_path training_mp_size use_tqdm_on_load",
-        "what a layer takes and answers is the model's business": "return_tuple triangular_masking",
-        "weights keep the checkpoint's format (option.quantize=int8 or int4 rounds them on CPUs)": "load_in_4bit "
+        "the model's own code decides what its layers take and return": "return_tuple triangular_masking",
+        "weights keep the checkpoint's format (on CPUs, option.quantize=int8 or int4 quantizes them)": "load_in_4bit "
         "load_in_8bit fp8_activation_scheme fp8_scheme quantization_param_path smoothquant_alpha "
         "smoothquant_per_token smoothquant_per_channel",
-        "the KV cache has the model's number format": "kv_cache_dtype kv_cache_dtype_skip_layers calculate_kv_scales",
-        "option.kv_cache_memory_mb is the KV cache's size": "kv_cache_memory_bytes",
-        "the variable HF_TOKEN has it": "hf_token",
-        "the variable OTEL_EXPORTER_OTLP_TRACES_ENDPOINT says where traces go": "otlp_traces_endpoint",
-        "sequences that the KV cache has no room for are computed again later": "swap_space cpu_offload_gb "
+        "the KV cache is in the model's number format": "kv_cache_dtype kv_cache_dtype_skip_layers calculate_kv_scales",
+        "option.kv_cache_memory_mb sets the size of the KV cache": "kv_cache_memory_bytes",
+        "the environment variable HF_TOKEN sets it": "hf_token",
+        "the environment variable OTEL_EXPORTER_OTLP_TRACES_ENDPOINT sets it": "otlp_traces_endpoint",
+        "sequences without room in the KV cache are recomputed later": "swap_space cpu_offload_gb "
         "preemption_mode num_lookahead_slots num_scheduler_steps scheduler_delay_factor",
         "each worker has a KV cache of its own": "kv_transfer_config lmcache_auto_config lmcache_config_file",
         "adapters are computed in the model's number format": "lora_dtype",
-        "an adapter's own files say how it is scaled, and it has the model's vocabulary": "long_lora_scaling_factors "
+        "an adapter's own files set its scaling, and it uses the model's vocabulary": "long_lora_scaling_factors "
         "lora_extra_vocab_size",
         "adapters are beside the model, in the directory adapters": "is_peft_model",
         "it is for GPUs that share a model (option.rolling_batch=vllm)": "fully_sharded_loras",
-        "calls are parsed wherever a request has tools": "enable_auto_tool_choice",
+        "tool calls are parsed in every request that has tools": "enable_auto_tool_choice",
         "an answer may be as long as the model's context allows": "max_output_len max_output_size",
         "drafts come from option.draft_model_id, or from the text with option.speculative=ngram": "max_draft_len "
         "num_speculative_tokens ngram_prompt_lookup_max ngram_prompt_lookup_min record_acceptance_rate "
@@ -53,11 +53,12 @@ OPTIONS_WITHOUT_EFFECT: Final[Mapping[str, str]] = _by_name(
         "typical_acceptance_sampler_posterior_threshold",
         "the tokenizer is the checkpoint's, which transformers loads": "skip_tokenizer_init tokenizer tokenizer_mode "
         "tokenizer_revision",
-        "what config.json says counts": "config_format hf_config_path hf_overrides model_impl rope_scaling rope_theta",
+        "the checkpoint's config.json sets it": "config_format hf_config_path hf_overrides model_impl "
+        "rope_scaling rope_theta",
         "sampling defaults are those of the checkpoint's generation_config.json": "generation_config "
         "override_generation_config",
         "a model is served under its own name (NAME=DIR)": "served_model_name",
-        "what is downloaded is kept where SERVING_DOWNLOAD_DIR and HF_HOME say": "download_dir",
+        "the directory of downloads is set by SERVING_DOWNLOAD_DIR and HF_HOME": "download_dir",
         "the server writes its own log and metrics": "aggregate_engine_logging collect_detailed_traces "
         "cudagraph_metrics disable_log_requests disable_log_stats enable_layerwise_nvtx_tracing enable_log_requests "
         "enable_logging_iteration_details enable_mfu_metrics enable_prompt_tokens_details kv_cache_metrics "
@@ -93,7 +94,8 @@ OPTIONS_WITHOUT_EFFECT: Final[Mapping[str, str]] = _by_name(
         "return_tokens_as_token_ids runner scheduler_cls scheduling_policy stream_interval "
         "tokenizer_pool_extra_config tokenizer_pool_size tokenizer_pool_type tool_parser_plugin ubatch_size "
         "weight_transfer_config worker_cls worker_extension_cls",
-        "attention is chosen by what the device has": "attention_layout disable_flash_attn use_fp8_context_fmha",
+        "the implementation of attention is chosen for the device": "attention_layout disable_flash_attn "
+        "use_fp8_context_fmha",
         "it is for Neuron devices": "collectives_layout compiled_graph_path context_length_estimate "
         "draft_model_compiled_path enable_mixed_precision_accumulation enable_saturate_infinity fuse_qkv "
         "group_query_attention load_split_model model_loader neuron_optimize_level on_device_embedding "
@@ -104,23 +106,22 @@ OPTIONS_WITHOUT_EFFECT: Final[Mapping[str, str]] = _by_name(
         "logits_dtype max_beam_width multi_block_mode multi_query_mode num_checkpoint_workers num_engine_workers "
         "output_dir q_format rotary_base rotary_dim rotary_scaling_factor rotary_scaling_type trtllm_checkpoint_path "
         "use_fused_mlp",
-        "how to sample, and how long an answer may be, is each request's business": "decoding_strategy max_new_tokens "
-        "seed stop_sequence",
-        "a batch is formed at every step": "max_sparsity max_splits rolling_batch_type waiting_steps",
+        "each request sets its own sampling and length": "decoding_strategy max_new_tokens seed stop_sequence",
+        "the batch is formed anew at every step": "max_sparsity max_splits rolling_batch_type waiting_steps",
         "answers have LMI's shapes": "bedrock_compat",
-        "it is for DJL's engines of Java": "cpuArenaAllocator customOpLibrary disablePerSessionThreads executionMode "
+        "it is for DJL's Java engines": "cpuArenaAllocator customOpLibrary disablePerSessionThreads executionMode "
         "extraFiles hasParameter interOpNumThreads intraOpNumThreads mapLocation memoryPatternOptimization modelName "
         "optLevel ortDevice trainParam",
         "it is a decorator in model.py": "input_formatter",
-        "load_on_devices says where workers are": "device_id",
-        "sessions are kept in option.sessions_path alone": "sessions_s3url",
+        "load_on_devices sets the devices of workers": "device_id",
+        "sessions are kept in option.sessions_path only": "sessions_s3url",
     }
 )
 
 #: Top-level keys of serving.properties -> why they have no effect.
 SERVING_WITHOUT_EFFECT: Final[Mapping[str, str]] = _by_name(
     {
-        "it is for DJL's engines of Java": "application blockFactory centerCrop includeTokenTypes padding "
+        "it is for DJL's Java engines": "application blockFactory centerCrop includeTokenTypes padding "
         "resize toTensor translator translatorFactory truncation",
         "memory is not counted before a model is loaded": "gpu.required_memory_mb required_memory_mb "
         "reserved_memory_mb gpu.reserved_memory_mb",

@@ -108,8 +108,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     engine_fallback: Annotated[
         Literal["builtin", "error"],
         Meta(
-            description="Where option.rolling_batch or engine names an engine that is not there (vllm, trtllm, "
-            "DeepSpeed): builtin has the built-in one serve the model, error refuses it."
+            description="If option.rolling_batch or engine names an engine that is not available (vllm, "
+            "trtllm, DeepSpeed): builtin, the built-in engine serves the model; error, the model "
+            "is refused."
         ),
     ] = "builtin"
     async_mode: Annotated[
@@ -237,7 +238,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     tgi_compat: Annotated[bool, Meta(description="Answer in Text Generation Inference's shapes.")] = False
     tgi_dialect: Annotated[
         Literal["tgi", "mindie"],
-        Meta(description="Whose /generate_stream this is: Text Generation Inference's, or MindIE's."),
+        Meta(description="API of /generate_stream: Text Generation Inference's, or MindIE's."),
     ] = "tgi"
     full_text_enabled: Annotated[
         bool,
@@ -249,7 +250,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     compute_type: Annotated[
         HeaderValue,
         Meta(
-            description="TGI: what the header x-compute-type says; unset: cpu or gpu.",
+            description="TGI: value of the header x-compute-type; unset: cpu or gpu.",
             extra={"environment": "COMPUTE_TYPE"},
         ),
     ] = ""
@@ -355,7 +356,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     ] = False
     unknown_parameters: Annotated[
         Literal["ignore", "error"],
-        Meta(description="Generation parameters that nobody knows: name them in a header, or refuse the request."),
+        Meta(
+            description="Unknown generation parameters: ignore them and name them in a header, or refuse the request."
+        ),
     ] = "ignore"
     throttle_error_http_code: Annotated[
         HttpErrorCode | None, Meta(description="HTTP status when the queue is full; unset: the server's.")
@@ -408,16 +411,17 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(
             pattern=r"^\s*([^\s=,]+=\d+(\.\d+)?(\s*,\s*[^\s=,]+=\d+(\.\d+)?)*)?\s*$",
-            description="With option.placement=ray, what else each worker reserves, by the names that nodes were "
-            "started with: NAME=AMOUNT with commas between them.",
+            description="With option.placement=ray, custom resources that each worker reserves: NAME=AMOUNT, "
+            "separated by commas.",
             extra={"expected": "NAME=AMOUNT with commas between them"},
         ),
     ] = ""
     rerun_lost_requests: Annotated[
         bool,
         Meta(
-            description="With option.placement=ray, send a request of whose answer nothing is sent yet to another "
-            "worker when its node is lost; false where a handler has effects that must not happen twice."
+            description="With option.placement=ray, rerun a request on another worker when its node is lost "
+            "and nothing of its answer was sent yet; false where a handler has effects that must "
+            "not happen twice."
         ),
     ] = True
     env: Annotated[

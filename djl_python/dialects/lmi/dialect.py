@@ -98,7 +98,7 @@ class LmiDialect(Dialect):
     routes = tuple(
         Route(
             *("POST", path, PREDICT),
-            summary="Generate, or answer a chat; or do what else the model's task is.",
+            summary="Generate text or answer a chat; or run another task of the model.",
             request=REQUEST,
             responses=RESPONSES,
             headers={SESSION_ID: "The session that the request is in, or closes."},

@@ -73,8 +73,8 @@ class OllamaDialect(Dialect):
             responses={200: {JSON: OllamaGenerateResponse, NDJSON: (OllamaGenerateResponse, OllamaError)}},
         ),
         *embed.ROUTES,
-        Route("GET", "/api/tags", TAGS, Kind.PAGE, summary="What is served.", responses={200: {JSON: OllamaModels}}),
-        Route("GET", "/api/ps", PS, Kind.PAGE, summary="What is loaded.", responses={200: {JSON: LoadedModels}}),
+        Route("GET", "/api/tags", TAGS, Kind.PAGE, summary="List the models.", responses={200: {JSON: OllamaModels}}),
+        Route("GET", "/api/ps", PS, Kind.PAGE, summary="The loaded models.", responses={200: {JSON: LoadedModels}}),
         Route(
             "POST",
             "/api/show",

@@ -43,23 +43,26 @@ ROUTES: Final = (
         request=kept.Upload,
         form=True,
     ),
-    _route("GET", "/v1/files", kept.LIST_FILES, "The files that are kept.", kept.FileList, query=kept.FileQuery),
+    _route("GET", "/v1/files", kept.LIST_FILES, "List the files.", kept.FileList, query=kept.FileQuery),
     _route("GET", "/v1/files/{file_id}", kept.FILE, "One file.", kept.FileObject),
-    _route("DELETE", "/v1/files/{file_id}", kept.DELETE_FILE, "Keep a file no longer.", kept.FileDeleted),
+    _route("DELETE", "/v1/files/{file_id}", kept.DELETE_FILE, "Delete a file.", kept.FileDeleted),
     _route(
-        *("GET", "/v1/files/{file_id}/content", kept.FILE_CONTENT, "What is in a file."),
+        *("GET", "/v1/files/{file_id}/content", kept.FILE_CONTENT, "The content of a file."),
         {"application/octet-stream": str},
     ),
     _route(
-        *("POST", "/v1/batches", kept.CREATE_BATCH, "Answer a file's requests.", kept.Batch),
+        *("POST", "/v1/batches", kept.CREATE_BATCH, "Create a batch from a file of requests.", kept.Batch),
         request=BatchRequest,
         example={"input_file_id": "file-1", "endpoint": ENDPOINTS[0], "completion_window": "24h"},
     ),
     _route(
-        "GET", "/v1/batches", kept.LIST_BATCHES, "The batches, the newest first.", kept.BatchList, query=kept.BatchQuery
+        "GET",
+        "/v1/batches",
+        kept.LIST_BATCHES,
+        "List the batches, newest first.",
+        kept.BatchList,
+        query=kept.BatchQuery,
     ),
-    _route("GET", "/v1/batches/{batch_id}", kept.BATCH, "One batch, and how far it is.", kept.Batch),
-    _route(
-        "POST", "/v1/batches/{batch_id}/cancel", kept.CANCEL_BATCH, "Answer no more of a batch's requests.", kept.Batch
-    ),
+    _route("GET", "/v1/batches/{batch_id}", kept.BATCH, "A batch and its progress.", kept.Batch),
+    _route("POST", "/v1/batches/{batch_id}/cancel", kept.CANCEL_BATCH, "Cancel a batch.", kept.Batch),
 )

@@ -143,12 +143,12 @@ class OpenAIDialect(Dialect):
             "POST",
             "/v1/completions",
             COMPLETION,
-            summary="Go on with one or several prompts.",
+            summary="Complete one or several prompts.",
             request=CompletionRequest,
             example={"prompt": "What is deep learning?"},
             responses={200: {JSON: Completion, SSE: (Completion, *_FAILURES, _DONE)}},
         ),
-        Route("GET", "/v1/models", MODELS, Kind.PAGE, summary="What is served.", responses={200: {JSON: ModelList}}),
+        Route("GET", "/v1/models", MODELS, Kind.PAGE, summary="List the models.", responses={200: {JSON: ModelList}}),
         Route("GET", "/v1/models/{model}", MODEL, Kind.PAGE, summary="One model.", responses={200: {JSON: ModelInfo}}),
         # Hub ids have a slash, and not every client escapes it.
         Route(

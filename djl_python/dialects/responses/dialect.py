@@ -49,7 +49,7 @@ class ResponsesDialect(Dialect):
             "POST",
             "/v1/responses",
             CREATE,
-            summary="Answer a text, or go on with items.",
+            summary="Create a response.",
             request=ResponsesRequest,
             example={"input": "What is deep learning?"},
             responses={200: {JSON: ResponseObject, SSE: EVENTS}},
@@ -66,14 +66,14 @@ class ResponsesDialect(Dialect):
         ),
         Route(
             *("GET", "/v1/responses/{response_id}", kept.RETRIEVE, Kind.KEPT),
-            summary="A response that is kept, or the events of one in the background.",
+            summary="A kept response, or the events of a background response.",
             query=kept.ResponseQuery,
             responses={200: {JSON: ResponseObject, SSE: EVENTS}},
         ),
-        _kept("DELETE", "", kept.DELETE, "Keep a response no longer.", kept.ResponseDeleted),
-        _kept("POST", "/cancel", kept.CANCEL, "Make a response in the background no further.", ResponseObject),
+        _kept("DELETE", "", kept.DELETE, "Delete a response.", kept.ResponseDeleted),
+        _kept("POST", "/cancel", kept.CANCEL, "Cancel a background response.", ResponseObject),
         _kept(
-            *("GET", "/input_items", kept.INPUT_ITEMS, "What a response's request sent.", kept.InputItemList),
+            *("GET", "/input_items", kept.INPUT_ITEMS, "The input items of a response.", kept.InputItemList),
             query=kept.InputItemsQuery,
         ),
     )

@@ -93,7 +93,7 @@ class TeiDialect(Dialect):
             example=_COMPARED,
         ),
         _route(
-            *("/vertex", VERTEX, "What /embed, /predict or /rerank answer, in Vertex AI's form."),
+            *("/vertex", VERTEX, "The answers of /embed, /predict or /rerank, in Vertex AI's form."),
             *(VertexRequest, VertexAnswer),
             example={"instances": [_TEXT]},
         ),
@@ -104,9 +104,16 @@ class TeiDialect(Dialect):
     )
     shared = (
         _route("/rerank", RERANK, "Texts by how well they answer a query.", RankBody, list[RankedText]),
-        _route("/", ROOT, "What the model's task is.", pipelines.REQUESTS, pipelines.ANSWERS),
+        _route("/", ROOT, "Run the model's task: embed, classify or rank.", pipelines.REQUESTS, pipelines.ANSWERS),
         _route("/tokenize", TOKENIZE, "The tokens of texts.", TeiTokenizeRequest, list[list[TeiToken]], Kind.QUERY),
-        Route("GET", "/info", INFO, Kind.QUERY, summary="What is served.", responses={200: {JSON: TeiInfo}}),
+        Route(
+            "GET",
+            "/info",
+            INFO,
+            Kind.QUERY,
+            summary="The served model and its limits.",
+            responses={200: {JSON: TeiInfo}},
+        ),
     )
     task_parsers: ClassVar = {**PARSERS, **VERTEX_PARSERS}
 

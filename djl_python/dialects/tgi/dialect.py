@@ -115,7 +115,9 @@ class TgiDialect(Dialect):
             example={"messages": [{"role": "user", "content": "What is deep learning?"}]},
             responses={200: {JSON: ChatTokenizeResponse}},
         ),
-        Route("GET", "/info", INFO, Kind.QUERY, summary="What is served.", responses={200: {JSON: Info}}),
+        Route(
+            "GET", "/info", INFO, Kind.QUERY, summary="The served model and its limits.", responses={200: {JSON: Info}}
+        ),
         *(
             Route(
                 *("GET", path, HEALTH, Kind.PAGE),

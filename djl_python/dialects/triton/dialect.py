@@ -66,21 +66,21 @@ class TritonDialect(Dialect):
     routes = (
         *_of_a_model(
             *("POST", "/generate", "generate"),
-            summary="Text from a text.",
+            summary="Generate text.",
             request=TritonRequest,
             example={"text_input": "What is deep learning?"},
             responses={200: {JSON: TritonResponse}},
         ),
         *_of_a_model(
             *("POST", "/generate_stream", "generate_stream"),
-            summary="Text from a text, in pieces.",
+            summary="Generate text, as a stream.",
             request=TritonRequest,
             example={"text_input": "What is deep learning?"},
             responses={200: {EVENTS: (TritonResponse, TritonError)}},
         ),
         *_of_a_model(
             *("POST", "/infer", INFER),
-            summary="Texts from texts, as tensors; or vectors, scores or labels.",
+            summary="Generate text, or compute vectors, scores or labels; in tensors.",
             request=InferRequest,
             example={
                 "inputs": [
@@ -107,14 +107,14 @@ class TritonDialect(Dialect):
         ),
         *_of_a_model(
             *("GET", "/stats", "stats", Kind.PAGE),
-            summary="What a model has answered.",
+            summary="A model's statistics.",
             responses={200: {JSON: Statistics}},
         ),
-        _page("/v2/models/stats", "all_stats", "What every model has answered.", Statistics),
-        _page("/v2", "server", "What serves.", ServerMetadata),
+        _page("/v2/models/stats", "all_stats", "Every model's statistics.", Statistics),
+        _page("/v2", "server", "The server's name, version and extensions.", ServerMetadata),
         Route(
             *("GET", "/v2/health/live", "live", Kind.PAGE),
-            summary="Whether the server answers, and a new container would not help.",
+            summary="Whether the server is live: 503 if only a new container helps.",
             responses=_READINESS,
             scope=Scope.PROBE,
         ),
@@ -139,7 +139,7 @@ class TritonDialect(Dialect):
         ),
         Route(
             *("POST", f"{_REPOSITORY}/models/{{model}}/unload", "unload", Kind.PAGE),
-            summary="Take a model out of service.",
+            summary="Unload a model.",
             request=UnloadRequest,
             example={},
             responses={200: {}, 403: {JSON: TritonError}},

@@ -17,7 +17,7 @@ _OTHER_FORMATS: Final = dict.fromkeys(
     gptq_marlin_24 hqq inc ipex marlin modelopt modelopt_fp4 moe_wna16 mxfp4 ptpc_fp8 quark smoothquant squeezellm
     torchao tpu_int8
     """.split(),
-    "weights keep the checkpoint's format (int8 or int4 rounds them on CPUs)",
+    "weights keep the checkpoint's format (on CPUs, int8 or int4 quantizes them)",
 )
 #: Values of option.device_map that name one device, which is where a model that fits is anyway.
 _ONE_DEVICE: Final = dict.fromkeys(
@@ -40,12 +40,16 @@ class BatchOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     speculative: Annotated[
         Literal["none", "ngram"],
-        Meta(description="Guess the next tokens by looking the last ones up in the text so far; the text is the same."),
+        Meta(
+            description="Speculative decoding with n-grams: draft the next tokens by looking up the last ones "
+            "in the text so far; the output is the same."
+        ),
     ] = "none"
     draft_model_id: Annotated[
         str,
         Meta(
-            description="A smaller model with the same vocabulary that guesses the next tokens; the text is the same.",
+            description="Speculative decoding with a smaller model of the same vocabulary, which drafts the "
+            "next tokens; the output is the same.",
             extra={
                 "aliases": ["speculative_draft_model"],
                 "without_effect": {
@@ -55,13 +59,14 @@ class BatchOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = ""
     spec_length: Annotated[
-        Positive | None, Meta(description="Tokens guessed at once at most; unset: 8 looked up, 5 by a model.")
+        Positive | None, Meta(description="Draft tokens at a time, at most; unset: 8 with n-grams, 5 with a model.")
     ] = None
     speculative_config: Annotated[
         str,
         Meta(
-            description="These three in vLLM's form: "
-            '{"method": "ngram", "num_speculative_tokens": 4}, or {"model": "DIR", "num_speculative_tokens": 3}.'
+            description='The three settings above in vLLM\'s form: {"method": "ngram", '
+            '"num_speculative_tokens": 4}, or {"model": "DIR", "num_speculative_tokens": '
+            "3}."
         ),
     ] = ""
 

@@ -118,7 +118,7 @@ def degrees_without_effect(config: ModelConfig) -> list[str]:
         "pipeline_parallel_degree": (option.pipeline_parallel_degree, stages_each(config)),
     }
     return [
-        f"option.{name}={asked} has no effect: there is no GPU"
+        f"{config.cite(f'option.{name}', asked)} has no effect: there is no GPU"
         for name, (asked, used) in degrees.items()
         if asked != 1 and used == 1 and not has_gpu()
     ]
@@ -230,7 +230,9 @@ def _json_object(key: str, text: str, example: str) -> dict[str, Any]:
 
 def _without_effect(config: ModelConfig, options: BuiltInOptions) -> list[str]:
     eager = (
-        ["option.enforce_eager=true has no effect: there is no GPU"] if options.enforce_eager and not has_gpu() else []
+        [f"{config.cite('option.enforce_eager', 'true')} has no effect: there is no GPU"]
+        if options.enforce_eager and not has_gpu()
+        else []
     )
     return [*batch_without_effect(config, options), *eager]
 

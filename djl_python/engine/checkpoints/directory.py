@@ -131,8 +131,8 @@ def quantization_remark(wanted: str, method: str | None) -> str:
         return ""
     has = "is not quantized" if method is None else f"is quantized with {method}"
     return (
-        f"option.quantize={wanted} has no effect: the checkpoint {has}, and weights keep its format (int8 or int4 "
-        "rounds them on CPUs)"
+        f"option.quantize={wanted} has no effect: the checkpoint {has}, and weights keep its format (on CPUs, int8 "
+        "or int4 quantizes them)"
     )
 
 

@@ -67,8 +67,8 @@ _WITHOUT_EFFECT: Final[Mapping[str, str]] = _by_name(
         "keep_module_on_host save_mp_checkpoint_path set_empty_params training_mp_size use_node_local_storage",
         "weights keep the checkpoint's format": "quant weight_quantization",
         "steps have no fixed shape": "enable_cuda_graph",
-        "what a layer takes and answers is the model's business": "return_tuple sparse_attention tm transposed_mode "
-        "triangular_masking",
+        "the model's own code decides what its layers take and return": "return_tuple sparse_attention tm "
+        "transposed_mode triangular_masking",
         "a file can't name classes": "injection_dict injection_policy injection_policy_tuple",
         "experts are divided as other weights are": "ep_group ep_mp_group ep_size expert_group expert_mp_group "
         "expert_parallel moe moe_experts moe_type num_experts",

@@ -92,7 +92,9 @@ def _without_effect(config: ModelConfig, options: DeepSpeedOptions) -> list[str]
         return ignored
     ignored += [f"{OPTION}: {remark}" for remark in reading.remarks]
     if options.checkpoint:
-        ignored.append(f"option.checkpoint={options.checkpoint} has no effect: the Hugging Face checkpoint is read")
+        ignored.append(
+            f"{config.cite('option.checkpoint', options.checkpoint)} has no effect: the Hugging Face checkpoint is read"
+        )
     if reading.plan.is_empty and devices_each(config) == 1:
         ignored.append(
             "option.rolling_batch=deepspeed has no effect: DeepSpeed has nothing to do for a model on one device "

@@ -32,9 +32,9 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
         _QUANTIZED: "awq_block_size awq_calib_size awq_format calib_batch_size calib_size multi_query_mode q_format "
         "smoothquant_alpha smoothquant_per_channel smoothquant_per_token use_fp8_context_fmha",
         "each beam is a sequence of its own here": "max_beam_width",
-        "a batch is formed at every step": "batching_type",
+        "the batch is formed anew at every step": "batching_type",
         "the server starts the processes of an engine itself": "mpi_mode multi_node parallel_loading",
-        "how devices add up is TensorRT-LLM's to choose (option.allreduce_strategy)": "use_custom_all_reduce",
+        "TensorRT-LLM chooses its all-reduce (option.allreduce_strategy)": "use_custom_all_reduce",
         "drafts are set up with option.speculative_config": "max_draft_len",
     }.items()
     for name in names.split()
@@ -64,7 +64,9 @@ class TrtllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     )
     batch_scheduler_policy: Annotated[
         Literal["max_utilization", "guaranteed_no_evict", "static_batch"] | None,
-        Meta(description="TensorRT-LLM: whom it lets in; unset: guaranteed_no_evict, which pauses nobody."),
+        Meta(
+            description="TensorRT-LLM: policy of the scheduler; unset: guaranteed_no_evict, which pauses no sequence."
+        ),
     ] = None
     kv_cache_free_gpu_mem_fraction: Annotated[
         _Fraction | None,
@@ -77,14 +79,14 @@ class TrtllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     enable_kv_cache_reuse: Annotated[
         bool | None,
         Meta(
-            description="TensorRT-LLM: compute beginnings that prompts share once; unset: true.",
+            description="TensorRT-LLM: prefix caching; unset: true.",
             extra={"aliases": ["enable_block_reuse"]},
         ),
     ] = None
     enable_chunked_context: Annotated[
         bool | None,
         Meta(
-            description="TensorRT-LLM: long prompts in pieces; without it, prompts beyond "
+            description="TensorRT-LLM: chunked prefill; without it, prompts beyond "
             "option.max_rolling_batch_prefill_tokens (unset: 8192) are refused; unset: false.",
             extra={"aliases": ["enable_chunked_prefill"]},
         ),
@@ -102,7 +104,7 @@ class TrtllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     kv_cache_dtype: Annotated[str, Meta(description="TensorRT-LLM: number format of the KV cache: auto, fp8 ...")] = ""
     guided_decoding_backend: Annotated[
         Literal["xgrammar", "llguidance"],
-        Meta(description="TensorRT-LLM: what holds answers to schemas and regular expressions."),
+        Meta(description="TensorRT-LLM: library that enforces schemas and regular expressions."),
     ] = "xgrammar"
     moe_backend: Annotated[str, Meta(description="TensorRT-LLM: kernels for mixtures of experts: CUTLASS ...")] = ""
     use_cuda_graph: Annotated[bool | None, Meta(description="TensorRT-LLM: CUDA graphs; unset: true.")] = None

@@ -44,12 +44,13 @@ def _without_effect(config: ModelConfig, options: TrtllmOptions) -> list[str]:
     ]
     if options.quantize:
         warnings.append(
-            f"option.quantize={options.quantize} has no effect: TensorRT-LLM runs the checkpoint as it is quantized"
+            f"{config.cite('option.quantize', options.quantize)} has no effect: TensorRT-LLM runs the checkpoint as it "
+            "is quantized"
         )
     if config.provenance.get("option.gpu_memory_utilization", "default") != "default":
         warnings.append(
-            "option.gpu_memory_utilization has no effect with TensorRT-LLM: option.kv_cache_free_gpu_mem_fraction is "
-            "the share for its cache of what the weights leave free"
+            f"{config.where('option.gpu_memory_utilization')}option.gpu_memory_utilization has no effect with "
+            "TensorRT-LLM: option.kv_cache_free_gpu_mem_fraction sets the share of the free memory for its KV cache"
         )
     return warnings
 

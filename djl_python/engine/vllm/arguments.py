@@ -28,11 +28,11 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
         "long_lora_scaling_factors lora_extra_vocab_size max_seq_len_to_capture num_scheduler_steps preemption_mode "
         "record_acceptance_rate scheduler_delay_factor swap_space use_v2_block_manager worker_use_ray",
         "vLLM's KV cache is always paged": "paged_attention",
-        "a batch is formed at every step": "max_sparsity max_splits rolling_batch_type waiting_steps",
+        "the batch is formed anew at every step": "max_sparsity max_splits rolling_batch_type waiting_steps",
         "the server starts the processes of an engine itself": "mpi_mode multi_gpu multi_node parallel_loading",
         "weights are read from the checkpoint as they are": "low_cpu_mem_usage",
         "option.quantize says how vLLM quantizes weights": "load_in_4bit load_in_8bit",
-        "calls are parsed wherever a request has tools": "enable_auto_tool_choice",
+        "tool calls are parsed in every request that has tools": "enable_auto_tool_choice",
         "vLLM's own name for the opposite is option.disable_custom_all_reduce": "use_custom_all_reduce",
     }.items()
     for name in names.split()
@@ -53,11 +53,11 @@ class VllmOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = ""
     enforce_eager: Annotated[bool | None, Meta(description="vLLM: no CUDA graphs: slower, in less memory.")] = None
-    enable_prefix_caching: Annotated[
-        bool | None, Meta(description="vLLM: compute beginnings that prompts share once; unset: vLLM's default.")
-    ] = None
+    enable_prefix_caching: Annotated[bool | None, Meta(description="vLLM: prefix caching; unset: vLLM's default.")] = (
+        None
+    )
     enable_chunked_prefill: Annotated[
-        bool | None, Meta(description="vLLM: long prompts in pieces beside generation; unset: vLLM's default.")
+        bool | None, Meta(description="vLLM: chunked prefill; unset: vLLM's default.")
     ] = None
     kv_cache_dtype: Annotated[str, Meta(description="vLLM: number format of the KV cache: auto, fp8 ...")] = ""
     load_format: Annotated[str, Meta(description="vLLM: format of the checkpoint's weights; unset: auto.")] = ""
@@ -88,7 +88,7 @@ class VllmOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_lora_rank: MaxLoraRank = None
     lora_dtype: Annotated[str, Meta(description="vLLM: number format of adapters; unset: the model's.")] = ""
     fully_sharded_loras: Annotated[
-        bool | None, Meta(description="vLLM: GPUs that share a model share adapters' computation wholly.")
+        bool | None, Meta(description="vLLM: shard adapters fully over the GPUs that share a model.")
     ] = None
 
 

@@ -106,7 +106,7 @@ class Access:
             self._pages.check(route.scope, method, headers, any_type=any_type)
         if has_key and not key.allows(route.scope):
             raise ForbiddenError(
-                f"{what} needs an API key with the scope {route.scope.value}, and {key.name!r} has "
+                f"{what} needs an API key with the scope {route.scope.value}; the key {key.name!r} has "
                 f"{', '.join(scope.value for scope in key.scopes)}"
             )
 

@@ -84,7 +84,9 @@ def parser() -> argparse.ArgumentParser:
 def _configured() -> Path:
     config, _ = read_server_config(None, {})
     if not config.api_keys:
-        raise ConfigError("which file of keys? --file says, or api_keys in config.properties, or SERVING_API_KEYS")
+        raise ConfigError(
+            "no file of keys is named: expected --file FILE, api_keys in config.properties, or SERVING_API_KEYS"
+        )
     return Path(config.api_keys)
 
 

@@ -134,7 +134,7 @@ ROUTES: Final = (
     *adapters.ROUTES,
     Route(
         *("POST", "/server/logging", "logging", Kind.PAGE),
-        summary="Change what is logged.",
+        summary="Change the log level.",
         request=LogLevel,
         example={"level": "INFO"},
         query=LogLevel,
@@ -143,7 +143,7 @@ ROUTES: Final = (
     ),
     Route(
         *("GET", "/server/metrics", "server_metrics", Kind.PAGE),
-        summary="What /metrics shows, or of that what name[] names.",
+        summary="The metrics of /metrics, or those that name[] lists.",
         responses={200: {TEXT: str}},
         scope=Scope.METRICS,
     ),

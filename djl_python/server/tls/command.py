@@ -50,7 +50,11 @@ def parser() -> argparse.ArgumentParser:
         "--name", action="append", default=[], metavar="HOST", help="another host name or IP address; may be repeated"
     )
     parser.add_argument(
-        "--directory", type=Path, default=Path(), metavar="DIR", help="where the files go (default: here)"
+        "--directory",
+        type=Path,
+        default=Path(),
+        metavar="DIR",
+        help="where the files go; made if it is missing (default: here)",
     )
     parser.add_argument("--days", type=_days, default=365, metavar="N", help="how long it is valid (default 365)")
     return parser

@@ -61,8 +61,9 @@ def make_pair(certificate_file: Path, private_key_file: Path, names: Iterable[st
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
-    """Write a new file with its final permissions from the beginning."""
+    """Write a new file with its final permissions from the beginning; make its directory where that is missing."""
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             file.write(content)
     except OSError as exc:

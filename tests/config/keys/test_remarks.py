@@ -50,8 +50,7 @@ def checkpoint(tmp_path: Path) -> Path:
         ),
         (
             "option.max_new_tokens=50",
-            "option.max_new_tokens has no effect: how to sample, and how long an answer may be, is each request's "
-            "business",
+            "option.max_new_tokens has no effect: each request sets its own sampling and length",
         ),
         (
             "option.enable_expert_parallel=true",
@@ -62,7 +61,7 @@ def checkpoint(tmp_path: Path) -> Path:
             "option.compiled_graph_path has no effect: it is for Neuron devices",
         ),
         ("option.width=512", "option.width has no effect: no built-in handler makes images"),
-        ("option.device_id=0", "option.device_id has no effect: load_on_devices says where workers are"),
+        ("option.device_id=0", "option.device_id has no effect: load_on_devices sets the devices of workers"),
     ],
 )
 def test_a_key_that_has_no_effect_has_a_remark(checkpoint: Path, line: str, said: str) -> None:
@@ -91,3 +90,22 @@ def test_a_checkpoint_under_another_name_than_the_options(tmp_path: Path, line: 
     with pytest.raises(ConfigError) as caught:
         warnings(tmp_path, line)
     assert caught.value.message.endswith(f"option.entryPoint is set; serving.properties:1: {meant}")
+
+
+def test_keys_of_a_handler_of_ours_are_known_to_it_alone(checkpoint: Path) -> None:
+    for name, handler in (("model_format", "sklearn"), ("model_format", "xgboost"), ("skops_trusted_types", "sklearn")):
+        entry_point = f"\noption.entryPoint=djl_python.{handler}_handler"
+        assert warnings(checkpoint, f"option.{name}=x{entry_point}") == []
+        assert warnings(checkpoint, f"option.{name}=x") == [f"option.{name} is not known"]
+    near = "option.model_fromat is not known: passed to the handler; did you mean option.model_format?"
+    assert warnings(checkpoint, "option.model_fromat=x\noption.entryPoint=djl_python.xgboost_handler") == [near]
+
+
+def test_a_key_that_the_models_code_names_is_known_unless_it_resembles_another(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(
+        "def handle(inputs):\n    inputs.get_property('my_labels')\n    job_queue_siz = 1\n"
+    )
+    assert warnings(tmp_path, "option.my_labels=a") == []
+    assert warnings(tmp_path, "option.labels=a") == ["option.labels is not known: passed to the handler"]
+    near = "option.job_queue_siz is not known: passed to the handler; did you mean job_queue_size?"
+    assert warnings(tmp_path, "option.job_queue_siz=1") == [near]

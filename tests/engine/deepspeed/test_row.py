@@ -103,5 +103,5 @@ def test_where_it_is_not_there_the_command_that_brings_it_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ModelLoadError, match="needs deepspeed; djl-serving engines install deepspeed"):
+    with pytest.raises(ModelLoadError, match="needs deepspeed; install it with: djl-serving engines install deepspeed"):
         ENGINE.check_model(config(tmp_path, {}))

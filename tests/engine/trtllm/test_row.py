@@ -27,8 +27,8 @@ def test_where_it_is_not_there_its_needs_and_the_command_are_said(monkeypatch: p
     with pytest.raises(ModelLoadError) as caught:
         ENGINE.check_model(model())
     assert caught.value.message == (
-        "option.rolling_batch=trtllm needs tensorrt_llm and a GPU; where there is a GPU, djl-serving engines install "
-        "trtllm installs it"
+        "option.rolling_batch=trtllm needs tensorrt_llm and a GPU; on a machine with a GPU, install it with: "
+        "djl-serving engines install trtllm"
     )
 
 
@@ -38,7 +38,7 @@ def test_trtllm_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(ModelLoadError, match=r"runs on GPUs alone; option\.device=cpu"):
         ENGINE.check_model(model(option=Options(device="cpu")))
     monkeypatch.setattr("djl_python.engine.row.has_gpu", lambda: False)
-    with pytest.raises(ModelLoadError, match=r"^option\.rolling_batch=trtllm needs a GPU; where"):
+    with pytest.raises(ModelLoadError, match=r"^option\.rolling_batch=trtllm needs a GPU; on a machine"):
         ENGINE.check_model(model())
 
 

@@ -44,7 +44,7 @@ def test_where_it_is_not_there_the_command_that_brings_it_is_said(monkeypatch: p
     with pytest.raises(ModelLoadError) as caught:
         ENGINE.check_model(ModelConfig(name="m", cache_dir="/nowhere"))
     assert caught.value.message == (
-        "option.rolling_batch=vllm needs vllm; djl-serving engines install vllm installs it"
+        "option.rolling_batch=vllm needs vllm; install it with: djl-serving engines install vllm"
     )
 
 

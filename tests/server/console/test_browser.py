@@ -346,7 +346,7 @@ def test_settings_say_where_their_values_come_from(server: RunningServer, visit:
     row = page.get_by_role("row", name="option.rolling_batch")
     assert "serving.properties:2" in row.inner_text()
     shows_none(page.get_by_role("row", name="option.dtype"))
-    page.get_by_label("also those that have their default").check()
+    page.get_by_label("show defaults too").check()
     assert "default" in page.get_by_role("row", name="option.dtype").inner_text()
     page.get_by_label("Settings of", exact=True).select_option("the server")
     assert "command line" in page.get_by_role("row", name="inference_address").inner_text()
@@ -370,7 +370,7 @@ def test_records_of_one_model_are_shown_alone(server: RunningServer, visit: Visi
     log = page.get_by_role("log")
     log.get_by_text('"POST /predictions/plain"').first.wait_for()
     names = page.get_by_label("Model", exact=True).locator("option").all_text_contents()
-    assert names == ["every", "none: the server itself", "echo", "plain:2"]
+    assert names == ["all", "none: the server itself", "echo", "plain:2"]
     page.get_by_label("Model", exact=True).select_option("plain:2")
     words = {text.split()[2] for text in log.locator("div").all_text_contents()}
     assert "plain:2" in words and words <= {"plain:2", "plain:2/0"}

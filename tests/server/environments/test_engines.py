@@ -91,8 +91,11 @@ def test_every_engine_is_listed_with_what_brings_it(tmp_path: Path) -> None:
     assert [line for line in listed.splitlines() if not line.startswith(" ") and line] == [
         f"option.rolling_batch={name}" for name in ENGINES
     ]
-    assert "  not here: djl-serving engines install vllm installs it\n  without typical_p\n" in listed
-    assert "  not here: where there is a GPU, djl-serving engines install trtllm installs it\n  without bad" in listed
+    assert "  not here: install it with: djl-serving engines install vllm\n  without typical_p\n" in listed
+    assert (
+        "  not here: on a machine with a GPU, install it with: djl-serving engines install trtllm\n  without bad"
+        in listed
+    )
 
 
 @pytest.mark.parametrize("name", ["auto", "nonsense", "mine:Engine"])

@@ -88,7 +88,7 @@ async def test_code_that_imports_an_engines_package_runs_in_the_engines_environm
     (tmp_path / "m" / "model.py").write_text("import helper\n\n\ndef handle(inputs):\n    return None\n")
     (tmp_path / "m" / "helper.py").write_text("import deepspeed\n")
     assert plan_of(config) is None
-    with pytest.raises(ModelLoadError, match="djl-serving engines install deepspeed installs it"):
+    with pytest.raises(ModelLoadError, match="install it with: djl-serving engines install deepspeed"):
         handler_of(config)
     assert ENGINE.distribution is not None
     venv = ENGINE.distribution.directory("deepspeed", "cpu", config.cache_dir)

@@ -42,7 +42,7 @@ def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatc
     assert "name" in capsys.readouterr().err
     assert not path.exists()
     assert main(["keys", "list"]) == 1
-    assert "which file of keys?" in capsys.readouterr().err
+    assert "no file of keys is named: expected --file FILE" in capsys.readouterr().err
     monkeypatch.setenv("SERVING_API_KEYS", str(path))
     assert main(["keys", "new", "--name", "a"]) == 0
     assert len(read_keys(path)) == 1

@@ -78,7 +78,7 @@ async def test_a_description_has_the_documented_fields(site: Site, tmp_path: Pat
         "loadedAtStartup": False,
         "registeredWith": {"max_batch_delay": "7", "min_worker": "2"},
         "warnings": [
-            "serving.properties:3: load_on_devices=cpu;gpu1 has no effect: there is no GPU; the CPU has a worker for "
+            "serving.properties:3: load_on_devices=cpu;gpu1 has no effect: there is no GPU; one worker on the CPU for "
             "each device"
         ],
     }

@@ -237,6 +237,7 @@ async def test_a_worker_whose_loop_is_held_gets_no_calls_until_it_beats_again(
         assert held.pid not in {answer.json()["pid"] for answer in answers}
         assert (await frozen).json() == held.pid  # it has not been killed
         await until(lambda: site.model.health is Health.HEALTHY)
+    assert "does not respond, and gets no requests until it does" in caplog.text
     assert "responds again" in caplog.text and "killed" not in caplog.text
 
 

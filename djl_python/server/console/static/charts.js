@@ -92,7 +92,7 @@ export function Charts({ state }) {
     <form class="bar" onSubmit=${(event) => event.preventDefault()}>
       <${Field} label="Model">
         <select value=${known ? chosen : EACH} onChange=${(event) => setChosen(event.target.value)}>
-          <option value=${EACH}>each</option>
+          <option value=${EACH}>each by itself</option>
           ${names.length > 1 && html`<option value=${TOGETHER}>all together</option>`}
           ${names.map((name) => html`<option value=${name}>${visible(name)}</option>`)}
         </select>

@@ -93,7 +93,7 @@ export function Log({ state }) {
       <//>
       <${Field} label="Model">
         <select value=${model} onChange=${(event) => setModel(event.target.value)}>
-          <option value=${EVERY}>every</option>
+          <option value=${EVERY}>all</option>
           <option value=${SERVER}>none: the server itself</option>
           ${[...models].sort().map((name) => html`<option value=${name}>${visible(name)}</option>`)}
         </select>

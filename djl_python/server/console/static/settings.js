@@ -35,7 +35,7 @@ export function Settings({ state, rest }) {
       <${Find} words=${words} onChange=${setWords} />
       <label class="check">
         <input type="checkbox" checked=${every} onChange=${(event) => setEvery(event.target.checked)} />
-        also those that have their default
+        show defaults too
       </label>
     </form>
     <${Failure} of=${failure} />
@@ -46,7 +46,7 @@ export function Settings({ state, rest }) {
 }
 
 function Rows({ rows, title }) {
-  if (rows.length === 0) return html`<p class="empty" role="status">None that differs from its default.</p>`;
+  if (rows.length === 0) return html`<p class="empty" role="status">No setting differs from its default.</p>`;
   return html`
     <div class="card"><table class="settings">
       <caption class="unseen">${title}</caption>

@@ -187,7 +187,7 @@ class Replica:
         """Give a worker that does not respond no more calls, or give it calls again."""
         if responds == (self.state is WorkerState.READY):
             return
-        what = "responds again" if responds else "does not respond, and gets no requests"
+        what = "responds again" if responds else "does not respond, and gets no requests until it does"
         log.warning("worker %s %s", self.name, what, extra=self._log_extra)
         self._pool.hold(self, not responds)
         self._become(WorkerState.READY if responds else WorkerState.UNRESPONSIVE)

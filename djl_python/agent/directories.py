@@ -81,7 +81,7 @@ async def localized(
 
 
 def _moved(path: str, here: dict[str, str]) -> str | None:
-    """Where a path of the front end's is here; None: it is in none of the directories that have come."""
+    """This machine's copy of a path of the front end's; None: no directory that was copied has it."""
     for there, moved in here.items():
         folder, rest = there.rstrip("/"), path.removeprefix(there.rstrip("/"))
         if path == there or (path.startswith(f"{folder}/") and ".." not in rest.split("/")):
@@ -113,7 +113,7 @@ async def _travel(
     parts: Callable[[], Awaitable[FilePart]],
     report: Callable[[Status], None],
 ) -> None:
-    """Fetch the files of a listing; `made` is there when all of them are."""
+    """Fetch the files of a listing. `made` appears once all files are complete."""
     total, done = sum(size for _, size, _ in listing.files), 0
     await asyncio.to_thread(remove_left, made.parent)
     with contextlib.ExitStack() as stack:

@@ -160,7 +160,7 @@ def _checkpoint_elsewhere(config: ModelConfig) -> str:
 
 
 def _gguf(config: ModelConfig) -> str:
-    """What is in the model's GGUF file, in indented lines; "" if its weights are not in one."""
+    """A description of the model's GGUF file, in indented lines; "": its weights are in another format."""
     from ..gguf import described_by
     from ..gguf.summary import summary
     from .handler_check import checkpoint_here

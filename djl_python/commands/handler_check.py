@@ -44,7 +44,7 @@ def handler_of(config: ModelConfig) -> list[str]:
     """Describe the handler that the worker will load; a warning follows for each setting that has no effect in it.
 
     Raises:
-        ModelLoadError: there is no handler, or it would not load; a line for each reason.
+        ModelLoadError: the model has no handler, or the handler would not load; a line for each reason.
     """
     faults = Faults()
     described = _handler(config, faults)
@@ -53,7 +53,7 @@ def handler_of(config: ModelConfig) -> list[str]:
 
 
 def checkpoint_here(config: ModelConfig) -> Path | str | None:
-    """The checkpoint that the built-in handler or DJL's service would load; its name where it is to be downloaded.
+    """The checkpoint that the built-in handler or DJL's service would load; its name if it has to be downloaded.
 
     None: code of the user's own serves the model, or `handler_of` reports the fault of the checkpoint's place.
     """

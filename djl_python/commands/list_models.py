@@ -19,7 +19,7 @@ _HEAD = ("NAME", "SIZE", "WHERE")
 
 
 class _Listing(msgspec.Struct, frozen=True):
-    """What is there; `registered` is None where no server answers."""
+    """The models of a listing. `registered` is None without a running server."""
 
     downloaded: list[Download]
     registered: list[RunningModel] | None

@@ -61,5 +61,5 @@ def torch_and_gpus() -> Iterator[Finding]:
 
 
 def _c_compiler() -> str | None:
-    """What Triton compiles with, where CC does not name another."""
+    """The C compiler that Triton uses unless CC names another."""
     return shutil.which("gcc") or shutil.which("clang")

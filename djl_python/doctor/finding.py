@@ -16,7 +16,7 @@ class Level(enum.StrEnum):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One fact. `advice` says what to do about it, where there is something to do."""
+    """One fact. `advice` says what to do about a fault; "" without one."""
 
     section: str
     name: str

@@ -20,7 +20,7 @@ _NODES: Final = Path("/sys/devices/system/node")
 
 
 def processor() -> Iterator[Finding]:
-    """What it is, and which of the features that kernels use it has."""
+    """The processor's name, and those of its features that kernels use."""
     text = _CPUINFO.read_text() if _CPUINFO.exists() else ""
     named = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     yield Finding(_SECTION, "name", named[1] if named else "not known")
@@ -29,7 +29,7 @@ def processor() -> Iterator[Finding]:
 
 
 def kernels() -> Iterator[Finding]:
-    """Which there are, and which of them models run on."""
+    """The kernels that are available, and the ones that models run on."""
     kinds = processors_here()
     if not kinds:
         yield Finding(

@@ -32,7 +32,7 @@ class EncoderInput(msgspec.Struct, frozen=True, array_like=True, omit_defaults=T
 
 
 class EncodeRequest(msgspec.Struct, frozen=True, array_like=True, tag=True, omit_defaults=True):
-    """Sequences for an encoder, which are one request: each has an `Encoding`, as soon as it is computed.
+    """The sequences of one request to an encoder. An `Encoding` answers each, as soon as it is computed.
 
     A message of `ipc.protocol`, which a handler makes, `EncoderClient.encode` sends, and an engine's `add` gets.
 

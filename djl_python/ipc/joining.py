@@ -10,7 +10,7 @@ but bytes of fixed lengths, and at most `MAX_UNPROVED` connections are held, non
     HMAC("agent")                   ->
 
 An unknown id is cut at once. With a certificate all of it goes through TLS; the joining process trusts that certificate
-alone (of a chain the first), whatever host it is made for: the ticket says which one it is.
+alone (the first of a chain), whatever host it is made for: the ticket has its fingerprint.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class JoiningPort:
         """Open the port.
 
         Args:
-            host: this machine's address as the others reach it; it is listened on unless the endpoint says another.
+            host: this machine's address for other machines; the socket listens there unless the endpoint names one.
 
         Raises:
             OSError: the address is not this machine's, or the port is taken.
@@ -220,8 +220,8 @@ async def join(ticket: Ticket, *, may_stall: bool = False) -> socket.socket:
         may_stall: as the front end expects it, see `JoiningPort.expect`.
 
     Raises:
-        OSError: nobody listens there, or it is not whoever made the ticket: it does not know the token, or has another
-            certificate.
+        OSError: no process listens there, or not the one that made the ticket: it does not know the token, or has
+            another certificate.
     """
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(PROOF_TIMEOUT_S):

@@ -83,7 +83,7 @@ class Ended(RemoteMessage, frozen=True):
 
 
 class Launch(RemoteMessage, frozen=True):
-    """Start this worker: fetch what it needs, and have it connect.
+    """Start a worker: fetch its files, and have it connect.
 
     Attributes:
         name: the worker's, within its model.
@@ -154,7 +154,7 @@ class KillAgent(RemoteMessage, frozen=True):
 
 
 class AgentEnded(RemoteMessage, frozen=True):
-    """An agent's actor has ended, or will not start; `why` is "" where it has returned as it should."""
+    """An agent's actor has ended, or will not start; `why` is "" after a normal end."""
 
     id: int
     why: str = ""

@@ -20,9 +20,10 @@ _relays: Final[set[asyncio.Task[None]]] = set()
 async def secured(
     sock: socket.socket, context: ssl.SSLContext, *, server_side: bool, within_s: float
 ) -> tuple[socket.socket, Callable[[], None]]:
-    """A socket that carries in plain what this connected socket carries encrypted, and what cuts the connection.
+    """A socket for the plain bytes of a connection that is encrypted from now on, and a function that cuts it.
 
-    When one closes, so does the other: with TLS's goodbye, for which the peer has half a minute. The cut is at once.
+    When one connection closes, so does the other: with TLS's close_notify, for which the peer has half a minute.
+    The function closes both at once.
 
     Args:
         sock: belongs to the relay from now on; it is closed if TLS can't be agreed on.

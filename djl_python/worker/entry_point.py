@@ -115,7 +115,7 @@ def _checkpoint(config: ModelConfig) -> Path | None:
 
 
 def local_checkpoint(config: ModelConfig) -> Path | None:
-    """The checkpoint's directory; None: there is none, which loading will report, or it has to be fetched."""
+    """The checkpoint's directory; None: it has to be fetched, or does not exist, which loading will report."""
     with contextlib.suppress(ConfigError):
         return path_here(config.option.model_id, Path(config.path))
     return None

@@ -77,7 +77,7 @@ class HandlerThread:
         self._thread.join()
 
     async def iterate(self, owners: Sequence[object], items: Iterable[Any]) -> AsyncIterator[Any]:
-        """The items of a synchronous iterable, each fetched in the thread. Its iterator is closed when this one is."""
+        """The items of a synchronous iterable, each fetched in the thread. Closing this closes its iterator."""
         iterator = await self.run(owners, iter, items)
         try:
             while (item := await self.run(owners, next, iterator, _END)) is not _END:

@@ -52,7 +52,7 @@ def with_adapters(parsed: Parsed, adapters: Sequence[str]) -> Parsed:
     """The requests, each with its adapter.
 
     Raises:
-        ParameterError: there are neither as many adapters as prompts, nor one for all.
+        ParameterError: the number of adapters is neither 1 nor that of the prompts.
     """
     requests = parsed.requests
     if not adapters:

@@ -24,7 +24,7 @@ def fields_of(inputs: Input, most_values: int) -> dict[str, Any]:
 
     Raises:
         TooLargeError: it has more values than `most_values`.
-        PayloadError: it is not what its content type says, or no JSON object.
+        PayloadError: the body does not match its content type, or is no JSON object.
     """
     content_type = media_type(inputs.get_property("content-type") or "")
     if content_type == _TEXT:

@@ -132,7 +132,7 @@ class LmiFailure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LmiItemDetails(_PartsOfDetails, frozen=True, kw_only=True):
-    """Details of one of several generations; those of one that failed have no values."""
+    """Details of one of several generations. A failed generation has no values."""
 
     finish_reason: Literal["eos_token", "stop_sequence", "length", "error"]
     generated_tokens: int | None

@@ -55,7 +55,7 @@ class _Empty(msgspec.Struct, frozen=True):
 
 
 def keep_alive_s(body: bytes) -> float | None:
-    """The seconds that a body says, `math.inf` for ever; None where it says nothing, or is one that the worker refuses.
+    """The seconds of a body's `keep_alive`, `math.inf` for ever; None: the body has none, or the worker refuses it.
 
     Raises:
         ParameterError: it is neither a number nor a duration.

@@ -1,4 +1,4 @@
-"""The pages about models that Ollama's clients ask: which there are, what they can do, which are loaded. Front end."""
+"""The pages about models: `tags` lists them, `show` describes one, `ps` lists the loaded ones. Front end."""
 
 from __future__ import annotations
 

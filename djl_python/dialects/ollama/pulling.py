@@ -1,6 +1,6 @@
 """/api/pull: downloads a model, and tells how far it is. Runs in the front end.
 
-Whoever may manage models may do that. What Ollama has in its own library is not here; what can be named is.
+Clients that may manage models may pull. Ollama's own library is not available; this server's sources are.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class InputFields(PoolingFields, frozen=True, kw_only=True):
         """The texts.
 
         Raises:
-            PayloadError, ParameterError: there are too many, or they are not of one kind.
+            PayloadError, ParameterError: too many inputs, or inputs of several kinds.
         """
         like = msgspec.structs.replace(self.text, add_special_tokens=self.add_special_tokens)
         return text_inputs(self.input, "input", like)[0]

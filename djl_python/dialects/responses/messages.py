@@ -91,7 +91,7 @@ class TemplateMessages:
             self._say("system", instructions)
 
     def add(self, items: Sequence[Item], path: str) -> None:
-        """Add items; `path` is the field that has them.
+        """Add items; `path` is the path of the field with them.
 
         Raises:
             PayloadError: there are too many parts, one is in a message of the wrong role, an output belongs to no call,
@@ -128,7 +128,7 @@ class TemplateMessages:
     # ------------------------------------------------------------------------------------ turns
 
     def _say(self, role: str, content: Content) -> None:
-        """A message of the user's, or instructions; one after another of its kind is one turn with it."""
+        """Add a message of the user's, or instructions. Consecutive messages of one role become one message."""
         last = self._turns[-1] if self._turns else None
         if last is None or not (last.role == role or {last.role, role} <= {*_INSTRUCTING}):
             self._turns.append(last := _Turn(role))
@@ -171,7 +171,7 @@ class TemplateMessages:
     # ------------------------------------------------------------------------------------ content
 
     def _content(self, content: str | Sequence[Part], path: str, role: str) -> Content:
-        """One string, if there are no images; otherwise the parts as templates read them."""
+        """One string; with images, the parts in the form that templates read."""
         if isinstance(content, str):
             return content
         self._count(len(content))

@@ -43,7 +43,7 @@ class AllowedFunction(msgspec.Struct, frozen=True, tag_field="type", tag="functi
 
 
 class AllowedTools(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="allowed_tools"):
-    """The functions that may be called, of all that there are; "required": one of them has to be."""
+    """The functions that may be called, a part of `tools`. "required": the answer has to call one."""
 
     mode: Literal["auto", "required"]
     tools: Annotated[list[AllowedFunction], Meta(min_length=1, max_length=budgets.TOOLS.most)]

@@ -170,8 +170,12 @@ class Parsed:
 
 @dataclass(frozen=True)
 class ParsedTask(Generic[RequestT, PartT]):
-    """A parsed request for another task than text generation: a request for each input, and the formatter of the
-    answer, which gets a part for each. `priority` is the body's, if it has one.
+    """A parsed request for another task than text generation.
+
+    Attributes:
+        requests: one for each input.
+        formatter: writes the answer, from a part for each input.
+        priority: the body's; None: the body has none.
     """
 
     requests: tuple[RequestT, ...]

@@ -32,7 +32,7 @@ def json_object(inputs: Input, model: ModelConfig) -> dict[str, Any]:
     """The body as a JSON object.
 
     Raises:
-        MediaTypeError: there is a content type, and it is not JSON.
+        MediaTypeError: the content type is not JSON.
         TooLargeError: it has more values than option.max_request_values.
         PayloadError: not JSON, or not an object.
     """

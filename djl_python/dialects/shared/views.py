@@ -66,7 +66,7 @@ class QueriedModel(Protocol):
             field: the request's name of the ids, for the error.
 
         Raises:
-            ParameterError: the vocabulary does not have one of them.
+            ParameterError: an id is not in the vocabulary.
         """
         ...
 
@@ -227,7 +227,8 @@ class ServerView(Protocol):
 
         Raises:
             ModelConflictError: another model has this name.
-            ModelNotFoundError, ParameterError: there is no such model, or it can't be downloaded, read or called so.
+            ModelNotFoundError, ParameterError: the source has no such model, or it can't be downloaded or read, or
+                the name is invalid.
             UnavailableError: the server is shutting down.
         """
         ...

@@ -97,7 +97,7 @@ class LabelKind(msgspec.Struct, frozen=True):
 
 
 class ModelType(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What the model is: one of these; none, if it is for another task."""
+    """The kind of the model: one of these fields is set; none, for another task."""
 
     embedding: EmbeddingKind | None = None
     classifier: LabelKind | None = None

@@ -77,7 +77,7 @@ def prompts_of(tensor: Tensor) -> Tensor:
     """The texts of the prompt tensor.
 
     Raises:
-        PayloadError: it is not, or one is empty.
+        PayloadError: the tensor is no list of texts, or a text is empty.
     """
     if tensor.datatype != "BYTES":
         raise PayloadError(f"{tensor.name}: expected datatype BYTES, got {tensor.datatype}", tensor.name)
@@ -118,7 +118,7 @@ class _OwnParameters:
         self._sampling: dict[Any, tuple[dict[str, Any], list[str]]] = {}
 
     def generations(self, prompts: Sequence[str], ignored: list[str]) -> list[GenerateRequest]:
-        """A request for each prompt; `ignored` are the names in all of them that have no effect."""
+        """A request for each prompt. `ignored` are the names of parameters without effect, of all prompts together."""
         made: list[GenerateRequest] = []
         for index, prompt in enumerate(prompts):
             if made and not self._differ:
@@ -154,7 +154,7 @@ class _OwnParameters:
 
 
 def _check_names(request: InferRequest) -> None:
-    """Check that there are prompts, and that the model has such inputs."""
+    """Check that the request has prompts, and no inputs that the model lacks."""
     if all(tensor.name != TEXT_INPUT for tensor in request.inputs):
         raise PayloadError(f"inputs: expected a tensor {TEXT_INPUT} of datatype BYTES", "inputs")
     for tensor in request.inputs:

@@ -21,7 +21,7 @@ def wanted_outputs(request: InferRequest, parameters: dict[str, Any], names: Seq
         names: the outputs that the model has.
 
     Raises:
-        PayloadError: it has no such output, or not in this form.
+        PayloadError: the model has no such output, or not in this form.
     """
     default = _flag(parameters.pop(_BINARY_OUTPUT, False), f"parameters.{_BINARY_OUTPUT}")
     if not request.outputs:

@@ -208,7 +208,7 @@ def _inputs(model: ModelStatus) -> Sequence[TensorMetadata]:
 
 
 def _outputs(model: ModelStatus) -> Sequence[TensorMetadata]:
-    """The outputs; a model whose task has no tensors has none."""
+    """The outputs; empty for a model whose task has no tensors."""
     return OUTPUTS.get(model.task, () if model.task in TEXT_TASKS else _TEXT_OUTPUTS)
 
 

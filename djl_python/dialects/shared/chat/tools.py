@@ -154,7 +154,7 @@ def tool_use(
 
 
 def whole_arguments(text: str) -> dict[str, Any] | None:
-    """The arguments of a call as the model wrote them; None where they are cut off, or are no object."""
+    """The arguments of a call as the model wrote them; None: they are cut off, or are no JSON object."""
     try:
         arguments = msgspec.json.decode(text or "{}")
     except (msgspec.DecodeError, RecursionError):

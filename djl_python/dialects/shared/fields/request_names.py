@@ -1,6 +1,6 @@
 """Errors with the names of a request's own fields. Runs in the front end and in the worker.
 
-Our messages call the prompt `inputs` and the model `model_name`, as LMI does; other APIs have other names for them.
+Messages call the prompt `inputs` and the model `model_name`, as LMI does. Other APIs' fields have other names.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _OUR_MODEL: Final = "Parameter model_name"
 
 
 def with_request_fields(error: ServingError, prompt_field: str | None) -> ServingError:
-    """The error with the request's own field names; `prompt_field` is what it calls its prompt, None: it has none."""
+    """The error with the field names of the request's API; `prompt_field`: the prompt's; None: no prompt."""
     if isinstance(error, ModelNotNamedError):
         return ModelNotNamedError(error.message.replace(_OUR_MODEL, "model", 1))
     if isinstance(error, ContextLengthError) or not isinstance(error, PayloadError | ParameterError):

@@ -1,4 +1,4 @@
-"""Which API a body is of, where two share a path: the fields that one has and the other has not.
+"""Tells the APIs apart that share a path, by fields that only one of them has.
 
 Runs in the front end's event loop.
 """

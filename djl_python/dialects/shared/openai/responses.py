@@ -117,7 +117,7 @@ def read_kept(body: bytes) -> KeptRequest | None:
 
 
 def status_of(response: bytes) -> str:
-    """The status of a response; "": it is none, as what handlers of the user's answer may be."""
+    """The status of a response; "": the body is no response, which a user's handler may answer."""
     fields = fields_in(response, _Stated)
     return "" if fields is None else fields.status
 

@@ -1,8 +1,8 @@
 """Requests and answers of transformers' pipelines: a function for each task that reads a body.
 
 Runs in the worker. There are two forms of some answers: the pipelines' own, which LMI's handlers give, and those of
-Hugging Face's Inference API (`hub`), which huggingface_hub's clients read. They differ where one text is sent: the hub
-answers it as a list of one.
+Hugging Face's Inference API (`hub`), which huggingface_hub's clients read. They differ for a single text: the hub's
+answer is a list of one.
 """
 
 from __future__ import annotations

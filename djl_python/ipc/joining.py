@@ -10,7 +10,7 @@ but bytes of fixed lengths, and at most `MAX_UNPROVED` connections are held, non
     HMAC("agent")                   ->
 
 An unknown id is cut at once. With a certificate all of it goes through TLS; the joining process trusts that certificate
-alone (the first of a chain), whatever host it is made for: the ticket has its fingerprint.
+alone (the first of a chain), whatever host it is made for: the ticket contains it.
 """
 
 from __future__ import annotations

@@ -114,6 +114,7 @@ class AdapterTable:
         """Forget an adapter; it goes once its sequences have ended. An unknown one is none."""
         if (entry := self._by_name.pop(name, None)) is not None:
             entry.gone = True
+            self._kept.discard(entry.number)
             self._end_unused(entry)
 
     def keep(self, number: int) -> None:
@@ -177,7 +178,6 @@ class AdapterTable:
         if entry.gone and not entry.uses:
             del self._by_number[entry.number]
             self._memory.pop(entry.number, None)
-            self._kept.discard(entry.number)
             self._on_gone(entry.number)
 
 

@@ -53,13 +53,16 @@ class BatchAdapters:
     def add(self, name: str, directory: str, options: Mapping[str, str]) -> PendingAdapter:
         """See `RollingBatch.add_adapter`."""
         pins = options.get("pin") == "true"
-        if pins and self.slots.pinned + 1 >= self.slots.count:
-            most = self.slots.count - 1
-            raise MemoryLoadError(f"adapter {name}: {most} may be pinned with option.max_loras={self.slots.count}")
+        if pins:
+            self._check_pin(name)
         future = self.table.planned(name, directory, read=pins or options.get("preload") == "true")
 
         def complete() -> None:
             plan, adapter = future.result()
+            if pins:
+                self._check_pin(name)  # others may have been pinned meanwhile
+            if (replaced := self.table.numbers.get(name)) is not None:
+                self.slots.unpin(replaced)
             number = self.table.put(name, plan, adapter)
             if pins:
                 self.table.keep(number)
@@ -109,6 +112,12 @@ class BatchAdapters:
     def close(self) -> None:
         """End the thread that reads."""
         self.table.close()
+
+    def _check_pin(self, name: str) -> None:
+        others = self.slots.pinned - {self.table.numbers.get(name)}
+        if len(others) + 1 >= self.slots.count:
+            most = self.slots.count - 1
+            raise MemoryLoadError(f"adapter {name}: {most} may be pinned with option.max_loras={self.slots.count}")
 
     def _ready(self, number: int) -> bool:
         return number not in self._failed and self.table.adapter(number) is not None

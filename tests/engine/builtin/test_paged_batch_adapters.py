@@ -112,6 +112,39 @@ def test_a_slot_is_left_to_adapters_that_are_not_pinned(
     batch.remove_adapter("q")
 
 
+def test_a_pinned_adapter_may_be_replaced(batch: PagedRollingBatch, checkpoint: Path, tmp_path: Path) -> None:
+    """The replacement is pinned instead, or none is, while a sequence still has the adapter that was replaced."""
+    path = write_adapter(tmp_path / "p", checkpoint, 4)
+    register(batch, "p", path, pin="true")
+    batch.add(SequenceRequest(PROMPT, SamplingParams(max_new_tokens=8, ignore_eos=True), id=1, adapter="p"))
+    batch.step()
+    register(batch, "p", path, pin="true")
+    with pytest.raises(MemoryLoadError, match="1 may be pinned"):
+        register(batch, "q", path, pin="true")
+    register(batch, "p", path)
+    register(batch, "q", path, pin="true")
+    assert len(run_to_end(batch)[1]) > 0
+    assert [len(events) for events in texts(batch, "p", "q", "a")] == [8, 8, 8]
+    for name in "pq":
+        batch.remove_adapter(name)
+
+
+def test_adapters_that_are_read_at_once_are_not_all_pinned(
+    batch: PagedRollingBatch, checkpoint: Path, tmp_path: Path
+) -> None:
+    path = write_adapter(tmp_path / "p", checkpoint, 4)
+    first, second = (batch.add_adapter(name, str(path), {"pin": "true"}) for name in "pq")
+    for pending in (first, second):
+        pending.read.result(60)
+    first.complete()
+    with pytest.raises(MemoryLoadError, match=r"adapter q: 1 may be pinned with option\.max_loras=2"):
+        second.complete()
+    with pytest.raises(ParameterError, match="adapter q has been unregistered"):
+        texts(batch, "q")
+    assert [len(events) for events in texts(batch, "p", "a")] == [8, 8]
+    batch.remove_adapter("p")
+
+
 def test_an_adapter_that_is_named_at_the_start_has_to_be_there(checkpoint: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match=r"adapter a: there is no adapter_config\.json"):
         open_batch(checkpoint, kernels="torch", enable_lora=True, adapters={"a": str(tmp_path)})

@@ -117,9 +117,9 @@ class AsyncLoop:
 
     async def _change(self, change: AdapterChange) -> list[int]:
         if change.operation == "unregister":
-            await self._engine.remove_adapter(change.name)
+            await self._engine.remove_adapter(change.name, change.version)
         else:
-            await self._engine.add_adapter(change.name, change.source, change.options)
+            await self._engine.add_adapter(change.name, change.version, change.source, change.options)
         return []
 
     def _answer(self, message_id: int, work: Coroutine[None, None, list[int]]) -> None:

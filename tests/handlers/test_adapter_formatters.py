@@ -12,6 +12,7 @@ import pytest
 from djl_python.config.adapters import ADAPTER_FILE
 from djl_python.core.errors import HandlerError, ParameterError
 from djl_python.dialects.ollama.dialect import GENERATE
+from djl_python.handlers.user_formatters import UserFormatters
 from djl_python.ipc.protocol import AdapterChange
 from tests.handlers.harness import FakeReply, Served
 
@@ -234,11 +235,11 @@ async def test_formatters_and_weights_are_replaced_at_once(model_dir: Path, adap
 
 
 async def test_a_request_that_is_parsed_while_its_adapter_is_replaced_is_parsed_again(
-    model_dir: Path, adapters: dict[str, str]
+    model_dir: Path, adapters: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The old formatters read it when the new ones come: its form and its weights are the new adapter's."""
     served = await load(model_dir, adapters)
-    parse, parsing, parsed = served.handler._formatters.parse, asyncio.Event(), asyncio.Event()
+    parse, parsing, parsed = UserFormatters.parse, asyncio.Event(), asyncio.Event()
 
     async def slow(*arguments: Any) -> Any:
         made = await parse(*arguments)
@@ -246,7 +247,7 @@ async def test_a_request_that_is_parsed_while_its_adapter_is_replaced_is_parsed_
         await parsed.wait()
         return made
 
-    served.handler._formatters.parse = slow  # type: ignore[method-assign]
+    monkeypatch.setattr(UserFormatters, "parse", slow)
     task, reply = served.call("lmi", "predict", {"question": "a", "adapters": "first"})
     await parsing.wait()
     await change(served, "update", "first", adapters["second"])

@@ -6,8 +6,9 @@ Runs in the worker's event loop; files are looked for in a thread. Source: DJL's
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+import contextlib
+import itertools
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -51,26 +52,31 @@ class Adapters:
         self._folders = folders
         self._formatters = formatters
         self._change_engine = change_engine
-        self._uses = Uses[str]()
-        self._replacing: dict[str, asyncio.Event] = {}  # those that get other formatters, set at the end
-        self._replaced_at: dict[str, int] = {}
-        self.replaced = 0  #: how often one got other formatters
+        self._uses = Uses[tuple[str, int]]()
+        self._numbers = itertools.count(1)
+        #: The version that requests get now, by name: another mapping after each change.
+        self.versions: Mapping[str, int] = dict.fromkeys(config.adapters, 0)
 
-    def used(self, names: Iterable[str]) -> AbstractContextManager[None]:
-        """Keep the adapters that a request names until the context ends."""
-        return self._uses.of(names)
+    @contextlib.contextmanager
+    def used(self, names: Iterable[str]) -> Iterator[dict[str, int]]:
+        """Keep the adapters that a request names, in the versions that they have now, until the context ends.
 
-    async def settled(self, names: Iterable[str], since: int) -> bool:
-        """Wait until none of these adapters is being replaced, after which the engine computes the new one; whether
-        they still have the formatters that they had when `replaced` was `since`.
+        Raises:
+            ParameterError: one of them has gone.
         """
-        named = list(names)
-        while waited := [self._replacing[name] for name in named if name in self._replacing]:
-            await waited[0].wait()
-        return all(self._replaced_at.get(name, 0) <= since for name in named)
+        used: dict[str, int] = {}
+        for name in names:
+            if name not in self.versions:
+                raise ParameterError(f"adapter {name} has been unregistered", "")
+            used[name] = self.versions[name]
+        with self._uses.of(used.items()):
+            yield used
 
     async def change(self, change: AdapterChange) -> None:
-        """Make a change. An adapter that goes is refused at once, and gone when its requests have been answered.
+        """Make a change, and return when the requests that have the adapter which goes have been answered.
+
+        An adapter that is unregistered is refused at once. One that is replaced is kept for the requests that have it,
+        while those that come later get its replacement: neither waits for the other.
 
         Raises:
             ParameterError: the engine takes no adapters, or not this one, or the adapter's code must not run here.
@@ -87,29 +93,28 @@ class Adapters:
             raise ParameterError("LoRA is not enabled: option.enable_lora=true has this model serve adapters")
         if change.operation == "unregister":
             directory = adapters.pop(change.name, "")
-            await self._uses.ended(change.name)
-            await self._change_engine(msgspec.structs.replace(change, source=directory))
+            version = self.versions.get(change.name, 0)
+            await self._uses.ended((change.name, version))
+            self.versions = {name: one for name, one in self.versions.items() if name != change.name}
+            await self._change_engine(msgspec.structs.replace(change, source=directory, version=version))
             self._formatters.put(change.name, None)
-            self._replaced_at.pop(change.name, None)
             return
         adapter_dir = await asyncio.to_thread(self._directory, change.source)
         formatters = await self._formatters.of_adapter(change.name, adapter_dir)
-        others = formatters is not None or self._formatters.has(change.name)
-        if others:
-            self._replacing[change.name] = asyncio.Event()
+        version = next(self._numbers)
         try:
-            await self._change_engine(msgspec.structs.replace(change, source=str(adapter_dir)))
-            adapters[change.name] = str(adapter_dir)
-            if others:
-                self._formatters.put(change.name, formatters)
-                self.replaced += 1
-                self._replaced_at[change.name] = self.replaced
+            await self._change_engine(msgspec.structs.replace(change, source=str(adapter_dir), version=version))
         except BaseException:
             self._formatters.drop(formatters)
             raise
-        finally:
-            if others:
-                self._replacing.pop(change.name).set()
+        # All at once: no request gets one version's form and another's weights.
+        before, old = self.versions.get(change.name), adapters.get(change.name, "")
+        adapters[change.name] = str(adapter_dir)
+        self._formatters.put(change.name, formatters)
+        self.versions = {**self.versions, change.name: version}
+        if before is not None:
+            await self._uses.ended((change.name, before))
+            await self._change_engine(AdapterChange(change.id, "unregister", change.name, old, version=before))
 
     def _directory(self, source: str) -> Path:
         """The directory of an adapter. A remote adapter is fetched first, as models are."""

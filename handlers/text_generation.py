@@ -10,7 +10,7 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -188,25 +188,34 @@ class TextGenerationHandler(Handler):
                 reply.start(200, {"content-type": JSON, **opened_or_closed.properties})
                 reply.finish(opened_or_closed.content.value_at(0))
                 return
-        deadline, answered = Deadline.of(inputs, arrived_s), False
-        while not answered:  # else its adapter has been replaced meanwhile, by one with other formatters
-            replaced = self._adapters.replaced
+        deadline = Deadline.of(inputs, arrived_s)
+        while True:
+            versions = self._adapters.versions
             parsed, read = await self._formatters.parse(api, inputs)
             if not parsed.requests:  # it only asks for the model to be loaded
                 whole = parsed.formatter.end()
                 reply.start(200, parsed.formatter.headers)
                 reply.finish(whole)
                 return
-            with self._adapters.used({request.adapter for request in parsed.requests} - {""}):
-                answered = await self._answer(parsed, read, reply, arrived_s, deadline, replaced)
+            with self._adapters.used({request.adapter for request in parsed.requests} - {""}) as used:
+                if all(versions.get(name) == version for name, version in used.items()):
+                    await self._answer(parsed, read, reply, arrived_s, deadline, used)
+                    return
+            # One has been replaced while the request was parsed, perhaps by one with other formatters.
 
     async def _answer(
-        self, parsed: Parsed, inputs: Input, reply: Reply, arrived_s: float, deadline: Deadline | None, replaced: int
-    ) -> bool:
-        """Generate and write the answer; False: nothing has been done, as the request has to be parsed again.
+        self,
+        parsed: Parsed,
+        inputs: Input,
+        reply: Reply,
+        arrived_s: float,
+        deadline: Deadline | None,
+        adapters: Mapping[str, int],
+    ) -> None:
+        """Generate and write the answer.
 
         Args:
-            replaced: `Adapters.replaced` when it was parsed.
+            adapters: the versions of the adapters that it names, by name.
         """
         option, call_trace = self._context.config.option, inputs.trace
         formatter = parsed.formatter
@@ -219,8 +228,6 @@ class TextGenerationHandler(Handler):
         formatter.prepared([prompt.prompt_ids for prompt in prompts], splits_reasoning=splits_reasoning)
         if any(prompt.has_grammar for prompt in prompts):
             await self._ensure_vocabulary()
-        if not await self._adapters.settled({request.adapter for request in parsed.requests}, replaced):
-            return False
         metrics = self._context.metrics
         prompt_tokens = sum(len(prompt.prompt_ids) for prompt in prompts)
         metrics.count("prompt_tokens", prompt_tokens)
@@ -247,6 +254,7 @@ class TextGenerationHandler(Handler):
                 arrived_s=arrived_s,
                 request_id=inputs.request_id,
                 precedence=inputs.precedence,
+                adapters=adapters,
                 cache_scope=inputs.precedence.tenant if option.prefix_cache_scope == "tenant" else "",
                 trace=trace,
                 usage=inputs.usage,
@@ -261,7 +269,6 @@ class TextGenerationHandler(Handler):
                 call_trace.note({"error.type": error.kind})
             log.warning("the request failed while it was streaming: %s", error.message)
             reply.finish(formatter.error(error))
-        return True
 
     def _about_session(self, inputs: Input) -> Output | None:
         """The answer to a request that opens or closes a session; None: it is a request in one. Reads files.

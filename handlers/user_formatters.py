@@ -104,10 +104,6 @@ class UserFormatters:
         formatters: Formatters | None = await self._run((), self._of_adapter, name, directory, load_tokenizer=True)
         return formatters
 
-    def has(self, name: str) -> bool:
-        """Whether an adapter has formatters of its own."""
-        return name in self._of_adapters
-
     def put(self, name: str, formatters: Formatters | None) -> None:
         """Have an adapter's requests get these formatters, and no longer those that it had."""
         self.drop(self._of_adapters.pop(name, None))

@@ -45,6 +45,8 @@ class SequenceRequest(msgspec.Struct, frozen=True, array_like=True, tag=True):
         http_request_id: of the HTTP request that it belongs to, for log lines.
         encoder_ids: what the encoder of an encoder-decoder model reads; empty for a model that is a decoder alone.
         precedence: whose it is and how urgent.
+        adapter_version: which of the adapters that have had this name: 0 is one that the engine was opened with, and
+            each that is registered later has another number. All sequences of a call have the same.
         cache_salt: only prompts with an equal one share KV blocks with it (vLLM's `cache_salt`).
     """
 
@@ -57,3 +59,4 @@ class SequenceRequest(msgspec.Struct, frozen=True, array_like=True, tag=True):
     encoder_ids: list[int] = []
     precedence: Precedence = ANY
     cache_salt: str = ""
+    adapter_version: int = 0

@@ -13,7 +13,7 @@ from collections.abc import Coroutine
 from typing import Final
 
 from ..core import logs
-from ..core.errors import ServingError
+from ..core.errors import GenerationError, ServingError
 from ..core.sequence_request import SequenceRequest
 from ..core.types import TokenEvent
 from ..ipc.framing import encode_frame
@@ -97,11 +97,15 @@ class AsyncLoop:
 
     async def _generate(self, request: SequenceRequest) -> None:
         logs.work_on(request.http_request_id)
+        ended = False
         try:
             async with contextlib.aclosing(self._engine.generate(request)) as events:
                 async for event in events:
                     self._events.append(event)
                     self._send_soon()
+                    ended = event.ends
+            if not ended:  # nobody else would tell the worker that no more comes
+                raise GenerationError("the engine ended the sequence without saying why")
         except Exception as exc:  # the loop's boundary: a sequence that fails costs no other one anything
             self._events.append(error_event(request.id, exc))
             self._send_soon()
@@ -113,9 +117,9 @@ class AsyncLoop:
 
     async def _change(self, change: AdapterChange) -> list[int]:
         if change.operation == "unregister":
-            await self._engine.remove_adapter(change.name)
+            await self._engine.remove_adapter(change.name, change.version)
         else:
-            await self._engine.add_adapter(change.name, change.source, change.options)
+            await self._engine.add_adapter(change.name, change.version, change.source, change.options)
         return []
 
     def _answer(self, message_id: int, work: Coroutine[None, None, list[int]]) -> None:

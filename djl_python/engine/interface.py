@@ -172,15 +172,15 @@ class RollingBatch(SteppedEngine[TokenEvent]):
         """The model's tokens, before the first sequence with a grammar; an engine that knows them itself needs none."""
         return
 
-    def add_adapter(self, name: str, directory: str, options: Mapping[str, str]) -> PendingAdapter:
-        """Begin to load a LoRA adapter, which may take the place of the one that has the name: `AsyncEngine`'s.
+    def add_adapter(self, name: str, version: int, directory: str, options: Mapping[str, str]) -> PendingAdapter:
+        """Begin to load a LoRA adapter; as `AsyncEngine.add_adapter`.
 
         Raises:
             ParameterError, MemoryLoadError: it can't be loaded, or there is no room for it; all is as it was.
         """
         raise ParameterError("this engine takes adapters only when it starts", "src")
 
-    def remove_adapter(self, name: str) -> None:
+    def remove_adapter(self, name: str, version: int) -> None:
         """Forget an adapter: no further sequence names it; an unknown one is none."""
         raise ParameterError("this engine takes adapters only when it starts", "name")
 
@@ -227,12 +227,14 @@ class AsyncEngine(Limits, abc.ABC):
         """
         raise NotImplementedError
 
-    async def add_adapter(self, name: str, directory: str, options: Mapping[str, str]) -> None:
-        """Load a LoRA adapter; it replaces one of the same name, whose sequences keep the old one.
+    async def add_adapter(self, name: str, version: int, directory: str, options: Mapping[str, str]) -> None:
+        """Load a LoRA adapter. It replaces earlier versions of the same name, each of which further sequences may name
+        until it is removed.
 
         Called only if the engine's row takes adapters.
 
         Args:
+            version: one that no other adapter of this name has had.
             options: the client's further parameters, such as `pin`.
 
         Raises:
@@ -240,7 +242,7 @@ class AsyncEngine(Limits, abc.ABC):
         """
         raise ParameterError("this engine takes adapters only when it starts", "src")
 
-    async def remove_adapter(self, name: str) -> None:
+    async def remove_adapter(self, name: str, version: int) -> None:
         """Forget an adapter, which no sequence names any more; an unknown one is none."""
         raise ParameterError("this engine takes adapters only when it starts", "name")
 

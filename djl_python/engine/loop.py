@@ -188,10 +188,11 @@ class _Beside:
         assert isinstance(batch, RollingBatch)
         try:
             if change.operation == "unregister":
-                batch.remove_adapter(change.name)
+                batch.remove_adapter(change.name, change.version)
                 self._done.append(Done(change.id))
             else:
-                pending = self._pending[change.id] = batch.add_adapter(change.name, change.source, change.options)
+                pending = batch.add_adapter(change.name, change.version, change.source, change.options)
+                self._pending[change.id] = pending
                 pending.read.add_done_callback(lambda _: self._inbox.wake())
         except Exception as exc:  # the loop's boundary: what can't be changed costs no sequence anything
             self._done.append(_failed_change(change.id, exc))

@@ -98,6 +98,7 @@ class AdapterChange(Message, frozen=True):
     Attributes:
         source: to the worker, the location as the client wrote it; to the engine, a directory; "" to unregister.
         options: further parameters of the client's request, such as `pin`.
+        version: to the engine, which of the adapters that have had this name (`SequenceRequest.adapter_version`).
     """
 
     id: int
@@ -105,6 +106,7 @@ class AdapterChange(Message, frozen=True):
     name: str
     source: str = ""
     options: dict[str, str] = {}
+    version: int = 0
 
 
 class LogLevel(Message, frozen=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -67,6 +67,7 @@ class Generation:
         arrived_s: when the call arrived here, by time.perf_counter.
         request_id: of the call, for log lines.
         precedence: of the call; a request's own priority goes before its.
+        adapters: the versions of the adapters that its prompts name, by name.
         cache_scope: prompts of calls with another one share no KV blocks with this call's.
         trace: of the call, if it is traced.
         usage: of the call, if its tokens are counted.
@@ -86,6 +87,7 @@ class Generation:
         arrived_s: float,
         request_id: str = "",
         precedence: Precedence = ANY,
+        adapters: Mapping[str, int] | None = None,
         cache_scope: str = "",
         trace: GenerationTrace | None = None,
         usage: CallUsage | None = None,
@@ -98,6 +100,7 @@ class Generation:
         self._arrived_s = arrived_s
         self._request_id = request_id
         self._precedence = precedence
+        self._adapters = adapters or {}
         self._cache_scope = cache_scope
         self._trace = trace
         self._usage = usage
@@ -188,11 +191,13 @@ class Generation:
         precedence = self._precedence
         if prepared.request.priority is not None:
             precedence = msgspec.structs.replace(precedence, priority=prepared.request.priority)
+        adapter = prepared.request.adapter
         request = SequenceRequest(
             ids,
             sampling,
             images=prepared.images,
-            adapter=prepared.request.adapter,
+            adapter=adapter,
+            adapter_version=self._adapters[adapter] if adapter else 0,
             http_request_id=self._request_id,
             encoder_ids=prepared.encoder_ids,
             precedence=precedence,

@@ -90,10 +90,10 @@ async def engine(name: str, checkpoint: Path, adapters: dict[str, Path]) -> Asyn
     assert listener.deaths == []
 
 
-def submitted(client: EngineClient, adapter: str, tokens: int = TOKENS) -> Sink:
+def submitted(client: EngineClient, adapter: str, tokens: int = TOKENS, version: int = 0) -> Sink:
     sink = Sink()
     sampling = SamplingParams(max_new_tokens=tokens, ignore_eos=tokens != TOKENS)
-    client.submit(SequenceRequest(PROMPT, sampling, adapter=adapter), sink)
+    client.submit(SequenceRequest(PROMPT, sampling, adapter=adapter, adapter_version=version), sink)
     return sink
 
 
@@ -101,8 +101,10 @@ async def ids_of(sink: Sink) -> list[int]:
     return [event.token_id for event in await sink.end()]
 
 
-async def change(client: EngineClient, operation: Any, name: str, source: Path | str = "", **options: str) -> None:
-    await client.change_adapter(AdapterChange(0, operation, name, str(source), options))
+async def change(
+    client: EngineClient, operation: Any, name: str, source: Path | str = "", version: int = 0, **options: str
+) -> None:
+    await client.change_adapter(AdapterChange(0, operation, name, str(source), options, version))
 
 
 async def test_each_sequence_has_its_own(engine: EngineClient, texts: dict[str, list[int]]) -> None:
@@ -118,32 +120,37 @@ async def test_adapters_come_change_and_go(
     """What one computed is never another's, though they have the same name and the same path."""
     path = tmp_path / "adapter"
     shutil.copytree(adapters["first"], path)
-    await change(engine, "register", "new", path)
-    assert await ids_of(submitted(engine, "new")) == texts["first"]
+    await change(engine, "register", "new", path, 1)
+    assert await ids_of(submitted(engine, "new", version=1)) == texts["first"]
     shutil.rmtree(path)
     shutil.copytree(adapters["second"], path)
-    await change(engine, "update", "new", path)
-    assert await ids_of(submitted(engine, "new")) == texts["second"]
-    await change(engine, "unregister", "new")
-    (event,) = await submitted(engine, "new").end()
-    assert event.error == "adapter new has been unregistered"
-    await change(engine, "unregister", "new")
+    await change(engine, "update", "new", path, 2)
+    assert await ids_of(submitted(engine, "new", version=2)) == texts["second"]
+    for version in (1, 2):
+        await change(engine, "unregister", "new", version=version)
+        (event,) = await submitted(engine, "new", version=version).end()
+        assert event.error == "adapter new has been unregistered"
+        await change(engine, "unregister", "new", version=version)
 
 
-async def test_sequences_keep_the_adapter_that_is_replaced(
+async def test_sequences_have_the_version_that_they_name(
     engine: EngineClient, adapters: dict[str, Path], texts: dict[str, list[int]], checkpoint: Path
 ) -> None:
-    await change(engine, "register", "new", adapters["first"])
-    long = submitted(engine, "new", 60)
+    """An adapter that is replaced answers those that have begun and those that come, up to its end."""
+    await change(engine, "register", "new", adapters["first"], 3)
+    long = submitted(engine, "new", 60, version=3)
     await long.begun.wait()
-    replaced = asyncio.create_task(change(engine, "update", "new", adapters["second"]))
+    await change(engine, "update", "new", adapters["second"], 4)
+    later = [submitted(engine, "new", version=version) for version in (3, 4)]
+    assert [await ids_of(one) for one in later] == [texts["first"], texts["second"]]
+    removed = asyncio.create_task(change(engine, "unregister", "new", version=3))
     events = await ids_of(long)
-    await replaced
+    await removed
     model: Any = merge_(AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32), adapters["first"])
     model.generation_config.eos_token_id = None
     assert events == generate(model, PROMPT, 60)
-    assert await ids_of(submitted(engine, "new")) == texts["second"]
-    await change(engine, "unregister", "new")
+    assert await ids_of(submitted(engine, "new", version=4)) == texts["second"]
+    await change(engine, "unregister", "new", version=4)
 
 
 async def test_an_adapter_that_cannot_be_loaded_costs_nothing(

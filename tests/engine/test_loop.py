@@ -181,6 +181,51 @@ serve(socket.socket(fileno={engine.fileno()}))
     ]
 
 
+def test_a_sequence_that_an_engine_leaves_without_an_end_fails_alone() -> None:
+    """An engine that schedules its sequences itself may give one up in silence, before or after its first token."""
+    worker, engine = socket.socketpair()
+    program = f"""
+import socket
+from djl_python.core.engine_info import EngineStats
+from djl_python.core.types import FinishReason, TokenEvent
+from djl_python.engine.interface import AsyncEngine
+from djl_python.engine.loop import serve
+class Silent(AsyncEngine):
+    max_model_len = max_batch_size = 9
+    stats = EngineStats()
+    @classmethod
+    async def open(cls, settings, progress):
+        return cls()
+    async def generate(self, request):
+        for token in request.prompt_ids[1:]:
+            yield TokenEvent(request.id, token, finish=FinishReason.EOS if token == 7 else None)
+serve(socket.socket(fileno={engine.fileno()}))
+"""
+    settings = msgspec.msgpack.encode(EngineSettings(model_path=""))
+    prompts = {1: [5], 2: [5, 6], 3: [5, 6, 7]}
+    events: list[TokenEvent] = []
+    with worker, subprocess.Popen([sys.executable, "-c", program], pass_fds=[engine.fileno()]) as process:
+        engine.close()
+        adds = [SequenceRequest(ids, SamplingParams(max_new_tokens=9), id=number) for number, ids in prompts.items()]
+        worker.sendall(encode_frame([Open("__main__:Silent", settings), *adds]))
+        reader = FrameReader()
+        worker.settimeout(60)
+        try:
+            while {event.request_id for event in events if event.ends} < set(prompts):
+                steps = reader.feed(worker.recv(1 << 16))
+                events += [event for step in steps if isinstance(step, StepReport) for event in step.events]
+        finally:
+            process.kill()
+    silent = "the engine ended the sequence without saying why"
+    assert sorted((event.request_id, event.token_id, event.error) for event in events) == [
+        (1, -1, silent),
+        (2, -1, silent),
+        (2, 6, None),
+        (3, 6, None),
+        (3, 7, None),
+    ]
+
+
 def test_a_batch_that_cannot_go_on_ends_the_process_as_failed() -> None:
     worker, engine = socket.socketpair()
     program = f"""

@@ -60,6 +60,7 @@ class FakeEngine:
         self.sequences: dict[int, tuple[list[int], SamplingParams, Callable[[TokenEvent], None], list[int]]] = {}
         self.prompts: dict[int, list[int]] = {}
         self.adapters: list[str] = []
+        self.adapter_versions: list[int] = []
         self.salts: list[str] = []
         self.sampling: dict[int, SamplingParams] = {}
         self.images: dict[int, AnyImages | None] = {}
@@ -102,6 +103,7 @@ class FakeEngine:
 
     def submit(self, request: SequenceRequest, on_event: Callable[[TokenEvent], None]) -> int:
         self.adapters.append(request.adapter)
+        self.adapter_versions.append(request.adapter_version)
         self.salts.append(request.cache_salt)
         request_id = len(self.prompts) + 1
         prompt_ids, sampling = request.prompt_ids, request.sampling
@@ -315,6 +317,12 @@ class Served:
     async def submitted(self, number: int = 1) -> None:
         while len(self.engine.prompts) < number:
             await asyncio.sleep(0)
+
+    async def changed(self, number: int) -> None:
+        """Wait until the engine has had so many changes of adapters, and requests get them."""
+        while len(self.engine.changes) < number:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
 
 
 # ------------------------------------------------------------------------------------------------ a plain dialect

@@ -12,6 +12,7 @@ import pytest
 from djl_python.config.adapters import ADAPTER_FILE
 from djl_python.core.errors import HandlerError, ParameterError
 from djl_python.dialects.ollama.dialect import GENERATE
+from djl_python.handlers.user_formatters import UserFormatters
 from djl_python.ipc.protocol import AdapterChange
 from tests.handlers.harness import FakeReply, Served
 
@@ -210,22 +211,79 @@ async def test_secure_mode_refuses_it(model_dir: Path, adapters: dict[str, str])
 
 
 async def test_formatters_and_weights_are_replaced_at_once(model_dir: Path, adapters: dict[str, str]) -> None:
-    """A request that was read when the engine got the new adapter is read again, by the new one's formatters."""
+    """Requests have the old ones until the engine has the new adapter, and then the new ones."""
     served = await load(model_dir, adapters)
     served.engine.may_change.clear()
     changing = asyncio.create_task(change(served, "update", "first", adapters["second"]))
     await served.engine.changing.wait()
-    task, reply = served.call("lmi", "predict", {"question": "a", "adapters": "first"})
-    other, other_reply = served.call("lmi", "predict", {"question": "a", "adapters": "second"})
+    before, old = served.call("lmi", "predict", {"question": "a", "adapters": "first"})
     await served.submitted()
-    assert served.engine.adapters == ["second"]  # the other one waits
     served.engine.may_change.set()
-    await changing
+    await served.changed(1)
+    after, new = served.call("lmi", "predict", {"question": "a", "adapters": "first"})
     await served.submitted(2)
+    assert not changing.done()
     running = asyncio.create_task(served.engine.drive())
-    await asyncio.gather(task, other)
+    await asyncio.gather(before, after, changing)
     running.cancel()
-    assert [json.loads(one.body) for one in (reply, other_reply)] == [{"two": " 2A"}, {"two": " 2A"}]
+    assert [json.loads(one.body) for one in (old, new)] == [{"one": " 1A"}, {"two": " 2A"}]
+    versions = [(change.operation, change.version) for change in served.engine.changes]
+    assert versions == [
+        ("update", served.engine.adapter_versions[1]),
+        ("unregister", served.engine.adapter_versions[0]),
+    ]
+
+
+async def test_a_request_that_is_parsed_while_its_adapter_is_replaced_is_parsed_again(
+    model_dir: Path, adapters: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old formatters read it when the new ones come: its form and its weights are the new adapter's."""
+    served = await load(model_dir, adapters)
+    parse, parsing, parsed = UserFormatters.parse, asyncio.Event(), asyncio.Event()
+
+    async def slow(*arguments: Any) -> Any:
+        made = await parse(*arguments)
+        parsing.set()
+        await parsed.wait()
+        return made
+
+    monkeypatch.setattr(UserFormatters, "parse", slow)
+    task, reply = served.call("lmi", "predict", {"question": "a", "adapters": "first"})
+    await parsing.wait()
+    await change(served, "update", "first", adapters["second"])
+    parsed.set()
+    await served.ended(task, reply)
+    assert json.loads(reply.body) == {"two": " 2A"}
+    assert served.engine.adapter_versions == [served.engine.changes[0].version]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"inputs": "a", "parameters": {"num_beams": 3, "max_new_tokens": 4}},
+        {"inputs": "a", "parameters": {"n": 3, "do_sample": True, "max_new_tokens": 4}},
+        {"inputs": ["a", "b", "c"] * 9, "parameters": {"max_new_tokens": 4}},
+    ],
+)
+async def test_all_sequences_of_a_request_have_one_version(
+    model_dir: Path, adapters: dict[str, str], body: dict[str, Any]
+) -> None:
+    """Whether they come at its start, or once others have ended or branched."""
+    served = await load(model_dir, {"plain": adapters["plain"]})
+    served.engine.top_of = lambda token_id: tuple(
+        (other, -float(other - token_id)) for other in range(token_id, token_id + 6)
+    )
+    task, reply = served.call("lmi", "predict", body | {"adapters": "plain"})
+    await served.submitted()
+    begun = len(served.engine.prompts)
+    changing = asyncio.create_task(change(served, "update", "plain", adapters["plain"]))
+    await served.changed(1)
+    await served.ended(task, reply)
+    await changing
+    assert len(served.engine.prompts) > begun and reply.status == 200
+    assert set(served.engine.adapter_versions) == {0}
+    await asked(served, body | {"adapters": "plain"})
+    assert set(served.engine.adapter_versions) == {0, served.engine.changes[0].version}
 
 
 async def test_a_stream_goes_on_with_the_formatter_that_it_began_with(
@@ -236,8 +294,10 @@ async def test_a_stream_goes_on_with_the_formatter_that_it_began_with(
     task, reply = served.call("lmi", "predict", {"inputs": "xyz", "adapters": "a", "stream": True})
     await served.submitted()
     served.engine.step()
-    await change(served, "update", "a", written(model_dir / "a", code % "2"))
+    changing = asyncio.create_task(change(served, "update", "a", written(model_dir / "a", code % "2")))
+    await served.changed(1)
     await served.ended(task, reply)
+    await changing
     assert set(reply.body) == {ord("1")}
     later: FakeReply = await served.ended(*served.call("lmi", "predict", {"inputs": "x", "adapters": "a"}))
     assert set(later.body) == {ord("2")}

@@ -64,7 +64,8 @@ async def test_an_adapter_is_named_once_the_engine_has_it(saved: Path) -> None:
     client.refusal = None
     await made.change(AdapterChange(1, "register", "a1", str(saved), {"pin": "true"}))
     assert named == {"a1": str(saved)}
-    assert client.changes == [AdapterChange(1, "register", "a1", str(saved), {"pin": "true"})]
+    (sent,) = client.changes
+    assert sent == AdapterChange(1, "register", "a1", str(saved), {"pin": "true"}, version=sent.version)
 
 
 async def test_where_an_adapter_may_be(saved: Path, tmp_path: Path) -> None:
@@ -109,6 +110,34 @@ async def test_an_adapter_goes_when_its_requests_are_answered(saved: Path) -> No
         assert named == {} and len(client.changes) == 1
     await going
     assert [change.operation for change in client.changes] == ["register", "unregister"]
+
+
+async def test_an_adapter_that_is_replaced_goes_when_its_requests_are_answered(saved: Path) -> None:
+    """Those that come later have its replacement: they neither wait for the others nor keep them from ending."""
+    client = Listening()
+    made, _ = adapters(saved.parents[1], client)
+    await made.change(AdapterChange(1, "register", "a1", str(saved)))
+    with made.used(["a1"]) as first:
+        replacing = asyncio.create_task(made.change(AdapterChange(2, "update", "a1", str(saved))))
+        while made.versions == first:
+            await asyncio.sleep(0)
+        with made.used(["a1"]) as second:
+            again = asyncio.create_task(made.change(AdapterChange(3, "update", "a1", str(saved))))
+            while made.versions == second:
+                await asyncio.sleep(0)
+            versions = [first["a1"], second["a1"], made.versions["a1"]]
+            assert len(set(versions)) == 3
+            assert [change.operation for change in client.changes] == ["register", "update", "update"]
+        await again
+        assert not replacing.done()
+        gone = [change.version for change in client.changes if change.operation == "unregister"]
+        assert gone == [second["a1"]]
+    await replacing
+    await made.change(AdapterChange(4, "unregister", "a1"))
+    gone = [change.version for change in client.changes if change.operation == "unregister"]
+    assert gone == [versions[1], versions[0], versions[2]]
+    with pytest.raises(ParameterError, match="adapter a1 has been unregistered"), made.used(["a1"]):
+        pass
 
 
 async def test_an_engine_without_adapters_names_those_that_have_some(saved: Path) -> None:

@@ -160,7 +160,9 @@ def test_a_flood_of_one_adapter_leaves_others_their_turn(client: httpx.Client, t
 def test_nothing_is_lost_while_adapters_are_replaced_and_removed(
     client: httpx.Client, sources: dict[str, Path], texts: dict[str, str], tmp_path: Path
 ) -> None:
-    """Each request has one end; its text and its form are those of one version. None but a removed one is refused."""
+    """Each request has one end; its texts and their form are those of one version, also where its prompts take turns.
+    None but a removed one is refused.
+    """
     versions = {}
     for name in NAMES:
         versions[name] = shutil.copytree(sources[name], tmp_path / name)
@@ -173,15 +175,18 @@ def test_nothing_is_lost_while_adapters_are_replaced_and_removed(
 
     def ask() -> None:
         while not stop.is_set():
-            streams = next(sent) % 3 == 0
-            answer = client.post("/invocations", json=body("moving", stream=streams))
+            turn = next(sent)
+            streams, prompts = turn % 3 == 0, [PROMPT] * 6
+            asked = body("moving", stream=streams) | ({"inputs": prompts} if turn % 6 == 1 else {})
+            answer = client.post("/invocations", json=asked)
             form, text = "refused", answer.text
             if answer.status_code == 200 and streams:
                 lines = [json.loads(line) for line in answer.text.splitlines()]
                 (form,) = {name for line in lines for name in line}
                 text = lines[-1][form] or ""
             elif answer.status_code == 200:
-                ((form, text),) = answer.json().items()
+                made = answer.json()
+                ((form, text),) = {pair for one in (made if isinstance(made, list) else [made]) for pair in one.items()}
             with lock:
                 ledger.append((answer.status_code, form, text))
 

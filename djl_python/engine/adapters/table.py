@@ -2,7 +2,8 @@
 
 The step loop's thread calls it; files are read in a thread of its own, so that no step waits for them. An adapter has a
 number that no other adapter ever gets, not even its replacement: the prefix cache finds keys and values by that number.
-A registered adapter takes no memory until a sequence names it.
+A registered adapter takes no memory until a sequence names it. One that is replaced stays until it is removed, since a
+call that is answered with it may have further sequences.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from .targets import Target
 
 @dataclass
 class _Entry:
-    """An adapter. `uses` counts the sequences that have it; it is `gone` once its name is another's, or nobody's."""
+    """An adapter. `uses` counts the sequences that have it; it is `gone` once it has been removed."""
 
     name: str
     number: int
@@ -49,7 +50,7 @@ class AdapterTable:
         self._in_memory = in_memory
         self._on_gone = on_gone
         self._numbers = itertools.count(1)
-        self._by_name: dict[str, _Entry] = {}
+        self._by_version: dict[tuple[str, int], _Entry] = {}  # the latest last
         self._by_number: dict[int, _Entry] = {}
         self._memory: OrderedDict[int, LoraAdapter] = OrderedDict()  # the least recently used first
         self._kept: set[int] = set()
@@ -68,8 +69,12 @@ class AdapterTable:
 
     @property
     def numbers(self) -> Mapping[str, int]:
-        """The adapters that sequences may name, with their numbers."""
-        return {name: entry.number for name, entry in self._by_name.items()}
+        """The names of adapters, with the numbers of their latest versions."""
+        return {name: entry.number for (name, _), entry in self._by_version.items()}
+
+    def name(self, number: int) -> str:
+        """The name of an adapter that there is, or that a sequence still has."""
+        return self._by_number[number].name
 
     def plan(self, name: str, directory: str) -> AdapterPlan:
         """Check an adapter's files.
@@ -97,36 +102,39 @@ class AdapterTable:
 
         return self._reader.submit(work)
 
-    def put(self, name: str, plan: AdapterPlan, adapter: LoraAdapter | None = None) -> int:
-        """Have an adapter, in the place of the one of this name, which its sequences keep; returns its number.
+    def put(self, name: str, version: int, plan: AdapterPlan, adapter: LoraAdapter | None = None) -> int:
+        """Have an adapter; returns its number. Earlier versions of its name are no longer kept for good.
 
         Args:
+            version: one that no other adapter of this name has had.
             adapter: what has been read of it already.
         """
-        self.remove(name)
+        if (replaced := self.numbers.get(name)) is not None:
+            self._kept.discard(replaced)
         entry = _Entry(name, next(self._numbers), plan)
-        self._by_name[name] = self._by_number[entry.number] = entry
+        self._by_version[name, version] = self._by_number[entry.number] = entry
         if adapter is not None:
             self._remember(entry.number, adapter)
         return entry.number
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str, version: int) -> None:
         """Forget an adapter; it goes once its sequences have ended. An unknown one is none."""
-        if (entry := self._by_name.pop(name, None)) is not None:
+        if (entry := self._by_version.pop((name, version), None)) is not None:
             entry.gone = True
+            self._kept.discard(entry.number)
             self._end_unused(entry)
 
     def keep(self, number: int) -> None:
         """Never drop an adapter from memory."""
         self._kept.add(number)
 
-    def use(self, name: str) -> int:
+    def use(self, name: str, version: int) -> int:
         """Have a sequence use an adapter, until `release`; returns its number.
 
         Raises:
-            ParameterError: there is none of this name.
+            ParameterError: there is none of this name and version.
         """
-        if (entry := self._by_name.get(name)) is None:
+        if (entry := self._by_version.get((name, version))) is None:
             raise ParameterError(f"adapter {name} has been unregistered", "")
         entry.uses += 1
         return entry.number
@@ -177,7 +185,6 @@ class AdapterTable:
         if entry.gone and not entry.uses:
             del self._by_number[entry.number]
             self._memory.pop(entry.number, None)
-            self._kept.discard(entry.number)
             self._on_gone(entry.number)
 
 

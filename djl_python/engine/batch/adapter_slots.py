@@ -47,9 +47,9 @@ class AdapterSlots:
         return list(self._slot_of)
 
     @property
-    def pinned(self) -> int:
-        """How many adapters never give up their slots."""
-        return len(self._pinned)
+    def pinned(self) -> frozenset[int]:
+        """The numbers of the adapters that never give up their slots."""
+        return frozenset(self._pinned)
 
     def begin(self) -> None:
         """Begin to ask for a step's new sequences, first come, first served."""
@@ -104,6 +104,10 @@ class AdapterSlots:
     def pin(self, number: int) -> None:
         """Have an adapter keep the slot that it gets."""
         self._pinned.add(number)
+
+    def unpin(self, number: int) -> None:
+        """Have an adapter give up its slot as others do."""
+        self._pinned.discard(number)
 
     def _idle_number(self) -> int | None:
         """The adapter that has had its slot for longest among those that no running sequence has."""

@@ -45,22 +45,25 @@ class BatchAdapters:
         for count, (name, directory) in enumerate(settings.adapters.items(), 1):
             progress(f"checking the adapter {name}", count, len(settings.adapters))
             try:
-                self.table.put(name, self.table.plan(name, directory))
+                self.table.put(name, 0, self.table.plan(name, directory))
             except ParameterError as exc:
                 self.table.close()
                 raise ModelLoadError(exc.message) from exc
 
-    def add(self, name: str, directory: str, options: Mapping[str, str]) -> PendingAdapter:
+    def add(self, name: str, version: int, directory: str, options: Mapping[str, str]) -> PendingAdapter:
         """See `RollingBatch.add_adapter`."""
         pins = options.get("pin") == "true"
-        if pins and self.slots.pinned + 1 >= self.slots.count:
-            most = self.slots.count - 1
-            raise MemoryLoadError(f"adapter {name}: {most} may be pinned with option.max_loras={self.slots.count}")
+        if pins:
+            self._check_pin(name)
         future = self.table.planned(name, directory, read=pins or options.get("preload") == "true")
 
         def complete() -> None:
             plan, adapter = future.result()
-            number = self.table.put(name, plan, adapter)
+            if pins:
+                self._check_pin(name)  # others may have been pinned meanwhile
+            if (replaced := self.table.numbers.get(name)) is not None:
+                self.slots.unpin(replaced)
+            number = self.table.put(name, version, plan, adapter)
             if pins:
                 self.table.keep(number)
                 self.slots.pin(number)
@@ -72,14 +75,14 @@ class BatchAdapters:
         failed, self._failed = self._failed | self.table.take_read(), {}
         return failed
 
-    def begin(self, sequence: Sequence, name: str) -> None:
+    def begin(self, sequence: Sequence, name: str, version: int) -> None:
         """Give a new sequence its adapter's number.
 
         Raises:
             ParameterError: the adapter has gone.
         """
         if name:
-            sequence.adapter_number = self.table.use(name)
+            sequence.adapter_number = self.table.use(name, version)
 
     def end(self, sequence: Sequence) -> None:
         """A sequence has left."""
@@ -89,10 +92,11 @@ class BatchAdapters:
     def metrics(self, sequences: Mapping[int, Sequence]) -> list[MetricFamily]:
         """For each adapter: sequences that run and that wait, and whether its numbers are in a slot."""
         held = set(self.slots.held)
-        sequences_of = Counter((one.adapter_number, one.adapter_slot != 0) for one in sequences.values())
+        with_one = [one for one in sequences.values() if one.adapter_number]
+        sequences_of = Counter((self.table.name(one.adapter_number), one.adapter_slot != 0) for one in with_one)
         running, placed = [], []
         for name, number in self.table.numbers.items():
-            counts = {"running": sequences_of[number, True], "waiting": sequences_of[number, False]}
+            counts = {"running": sequences_of[name, True], "waiting": sequences_of[name, False]}
             running += [
                 MetricSample("engine_adapter_sequences", {"adapter": name, "state": state}, count)
                 for state, count in counts.items()
@@ -110,6 +114,12 @@ class BatchAdapters:
         """End the thread that reads."""
         self.table.close()
 
+    def _check_pin(self, name: str) -> None:
+        others = self.slots.pinned - {self.table.numbers.get(name)}
+        if len(others) + 1 >= self.slots.count:
+            most = self.slots.count - 1
+            raise MemoryLoadError(f"adapter {name}: {most} may be pinned with option.max_loras={self.slots.count}")
+
     def _ready(self, number: int) -> bool:
         return number not in self._failed and self.table.adapter(number) is not None
 
@@ -119,8 +129,7 @@ class BatchAdapters:
         try:
             self._runner.load_adapter(slot, adapter)
         except ParameterError as exc:
-            name = next((name for name, one in self.table.numbers.items() if one == number), "")
-            self._failed[number] = named(name, exc)
+            self._failed[number] = named(self.table.name(number), exc)
             return False
         except (MemoryError, torch.OutOfMemoryError) as exc:
             self._failed[number] = MemoryLoadError(f"there is no memory for an adapter: {exc}")

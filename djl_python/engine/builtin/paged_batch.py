@@ -156,7 +156,7 @@ class PagedRollingBatch(RollingBatch):
             possible = self._possible(sampling.bad_words_ids)
             sequence.sampling = msgspec.structs.replace(sampling, bad_words_ids=possible)
         if self._adapters is not None:
-            self._adapters.begin(sequence, request.adapter)
+            self._adapters.begin(sequence, request.adapter, request.adapter_version)
         if sampling.grammar is None:
             self.scheduler.add(sequence)
         else:
@@ -253,15 +253,15 @@ class PagedRollingBatch(RollingBatch):
         reads = not self.chunks and self._adapters is not None and self._adapters.table.reading
         return _READ_WAIT_S if reads else 0.0
 
-    def add_adapter(self, name: str, directory: str, options: Mapping[str, str]) -> PendingAdapter:
+    def add_adapter(self, name: str, version: int, directory: str, options: Mapping[str, str]) -> PendingAdapter:
         if self._adapters is None:
-            return super().add_adapter(name, directory, options)
-        return self._adapters.add(name, directory, options)
+            return super().add_adapter(name, version, directory, options)
+        return self._adapters.add(name, version, directory, options)
 
-    def remove_adapter(self, name: str) -> None:
+    def remove_adapter(self, name: str, version: int) -> None:
         if self._adapters is None:
-            return super().remove_adapter(name)
-        self._adapters.table.remove(name)
+            return super().remove_adapter(name, version)
+        self._adapters.table.remove(name, version)
 
     def metrics(self) -> list[MetricFamily]:
         return [] if self._adapters is None else self._adapters.metrics(self._sequences)

@@ -96,20 +96,22 @@ class BatchingEncoder(Encoder):
             self._alone = deque(item for item in self._alone if item.request_id != request_id)
 
     def step(self) -> list[Encoding]:
-        refused, self._refused = self._refused, []
         self._step_s, self._stepped = 0.0, 0
-        if self.pause_s > 0:
+        if self._refused:  # at once: a batch that fails would take them along
+            refused, self._refused = self._refused, []
             return refused
+        if self.pause_s > 0:
+            return []
         self._computing = [self._alone.popleft()] if self._alone else self._queue.take()
         if not self._computing:
-            return refused
+            return []
         self._waits_since_s = self._clock() if self._queue else None
         began_s = self._clock()
         outputs = self._model.run([item.input for item in self._computing])
         self._step_s, self._stepped = self._clock() - began_s, len(self._computing)
         made = [self._made(item, numbers) for item, numbers in zip(self._computing, outputs, strict=True)]
         self._computing = []
-        return refused + made
+        return made
 
     def isolate(self, cause: Exception) -> list[Encoding]:
         if lacks_machine(cause):

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import itertools
 import re
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -29,7 +28,7 @@ def room(lora_config: Any, is_cpu: bool) -> int | None:
 
 
 class EngineAdapters:
-    """Adapters by name, each with a number and a name of its own in vLLM.
+    """Adapters by name and version, each with a number and a name of its own in vLLM.
 
     vLLM identifies adapters by these: with the same ones, an adapter would reuse another's KV blocks.
 
@@ -41,12 +40,11 @@ class EngineAdapters:
         self._engine = engine
         self._most = most
         self._numbers = itertools.count(1)
-        self._by_name: dict[str, LoRARequest] = {}
-        self._generations = Counter[str]()
+        self._by_version: dict[tuple[str, int], LoRARequest] = {}
         self._uses = Uses[int]()  # by their numbers
 
     @contextlib.contextmanager
-    def used(self, name: str) -> Iterator[LoRARequest | None]:
+    def used(self, name: str, version: int) -> Iterator[LoRARequest | None]:
         """The adapter of a sequence, None for "", which is kept until the context ends.
 
         Raises:
@@ -55,27 +53,26 @@ class EngineAdapters:
         if not name:
             yield None
             return
-        if (request := self._by_name.get(name)) is None:
+        if (request := self._by_version.get((name, version))) is None:
             raise ParameterError(f"adapter {name} has been unregistered", "")
         with self._uses.of([request.lora_int_id]):
             yield request
 
-    async def add(self, name: str, directory: str, *, pin: bool = False) -> None:
-        """Load an adapter; it replaces one of the same name, whose sequences keep the old one.
+    async def add(self, name: str, version: int, directory: str, *, pin: bool = False) -> None:
+        """Load an adapter, beside earlier versions of its name.
 
         Raises:
             ParameterError: vLLM does not take it.
             MemoryLoadError: the engine has no room for another adapter.
         """
-        before = self._by_name.get(name)
-        if before is None and self._most is not None and len(self._by_name) >= self._most:
+        names = {other for other, _ in self._by_version}
+        if self._most is not None and len(names - {name}) >= self._most:
             raise MemoryLoadError(
                 f"adapter {name}: there is room for {self._most} adapters, and they are there; option.max_loras gives "
                 "them more"
             )
         self._check_rank(name, directory)
-        generation = self._generations[name]
-        made = LoRARequest(f"{name}-{generation}" if generation else name, next(self._numbers), directory)
+        made = LoRARequest(f"{name}-{version}" if version else name, next(self._numbers), directory)
         # Whatever a file of the client's may cause, in vLLM's other process.
         outcome = (await asyncio.gather(self._load(made, pin), return_exceptions=True))[0]
         if isinstance(outcome, BaseException):
@@ -84,15 +81,14 @@ class EngineAdapters:
             await self._engine.remove_lora(made.lora_int_id)  # it may be half there
             reason = _AROUND.sub(r"\1", str(outcome))
             raise ParameterError(f"vLLM does not take the adapter {name}: {reason}", "src") from outcome
-        self._generations[name] += 1
-        self._by_name[name] = made
-        if before is not None:
-            await self._end(before)
+        self._by_version[name, version] = made
 
-    async def remove(self, name: str) -> None:
+    async def remove(self, name: str, version: int) -> None:
         """Forget an adapter, once its sequences have ended; an unknown one is none."""
-        if (request := self._by_name.pop(name, None)) is not None:
-            await self._end(request)
+        if (request := self._by_version.pop((name, version), None)) is not None:
+            # vLLM would load it again for a sequence that uses it.
+            await self._uses.ended(request.lora_int_id)
+            await self._engine.remove_lora(request.lora_int_id)
 
     def _check_rank(self, name: str, directory: str) -> None:
         try:
@@ -107,8 +103,3 @@ class EngineAdapters:
         await self._engine.add_lora(request)
         if pin:
             await self._engine.pin_lora(request.lora_int_id)
-
-    async def _end(self, request: LoRARequest) -> None:
-        """Have vLLM forget it once no sequence uses it; vLLM would load it again for one that does."""
-        await self._uses.ended(request.lora_int_id)
-        await self._engine.remove_lora(request.lora_int_id)

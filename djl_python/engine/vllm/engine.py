@@ -108,7 +108,7 @@ class VllmEngine(AsyncEngine):
             for number, (name, path) in enumerate(settings.adapters.items(), 1):
                 progress(f"loading the adapter {name}", number, len(settings.adapters))
                 # Whatever is wrong with one: a request that names it would end vLLM.
-                await adapters.add(name, path)
+                await adapters.add(name, 0, path)
         except ServingError as exc:
             engine.shutdown()
             raise ModelLoadError(exc.message) from exc
@@ -124,7 +124,7 @@ class VllmEngine(AsyncEngine):
         if request.cache_salt:
             prompt["cache_salt"] = request.cache_salt
         sampling = _sampling(request.sampling)
-        with self._adapters.used(request.adapter) as lora_request:
+        with self._adapters.used(request.adapter, request.adapter_version) as lora_request:
             outputs = self._engine.generate(
                 prompt,
                 sampling,
@@ -152,11 +152,11 @@ class VllmEngine(AsyncEngine):
     async def expand(self, pictures: Pictures) -> list[int]:
         return list((await self._renderer.render(pictures))["prompt_token_ids"])
 
-    async def add_adapter(self, name: str, directory: str, options: Mapping[str, str]) -> None:
-        await self._adapters.add(name, directory, pin=options.get("pin") == "true")
+    async def add_adapter(self, name: str, version: int, directory: str, options: Mapping[str, str]) -> None:
+        await self._adapters.add(name, version, directory, pin=options.get("pin") == "true")
 
-    async def remove_adapter(self, name: str) -> None:
-        await self._adapters.remove(name)
+    async def remove_adapter(self, name: str, version: int) -> None:
+        await self._adapters.remove(name, version)
 
     @property
     def stats(self) -> EngineStats:

@@ -8,11 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from ...core.errors import GenerationError
 from ...core.types import FinishReason, Grammar, SamplingParams, TokenEvent
 from ..structural_tags import schema_of, structural_tag
 
 #: Fields of `SamplingParams` that vLLM has: no typical_p.
 PARAMETERS: Final = frozenset(SamplingParams.__struct_fields__) - {"typical_p"}
+
+#: vLLM's reasons for an end that leaves a whole answer. Its others, such as "error" and "abort", mean that it gave up.
+_ENDS: Final = frozenset({"stop", "length", "repetition"})
 
 _Alternatives = tuple[tuple[int, float], ...]
 
@@ -63,8 +67,13 @@ def token_events(
     Args:
         output: a `vllm.RequestOutput` with the new tokens.
         running_s: how long the engine has worked on it; only with the first tokens.
+
+    Raises:
+        GenerationError: vLLM gave the sequence up, whether this step has tokens of it or not.
     """
     (part,) = output.outputs
+    if part.finish_reason is not None and part.finish_reason not in _ENDS:
+        raise GenerationError(f"vLLM ended the sequence before its end: {part.finish_reason}")
     ids = list(part.token_ids)
     events = []
     for index, token in enumerate(ids):

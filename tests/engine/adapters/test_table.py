@@ -22,8 +22,8 @@ class Made:
         targets = {name: Target(*shape) for name, shape in SHAPES.items()}
         self.table = AdapterTable(targets, max_rank, in_memory, self.gone.append)
 
-    def put(self, name: str, path: Path) -> int:
-        return self.table.put(name, self.table.plan(name, str(path)))
+    def put(self, name: str, path: Path, version: int = 0) -> int:
+        return self.table.put(name, version, self.table.plan(name, str(path)))
 
     def adapter(self, number: int) -> LoraAdapter:
         """Wait until it is in memory."""
@@ -41,22 +41,25 @@ def made() -> Made:
 def test_an_adapter_in_the_place_of_another_has_a_number_of_its_own(made: Made, tmp_path: Path) -> None:
     path = write_small_adapter(tmp_path / "a")
     first = made.put("a", path)
-    assert made.table.use("a") == first
-    second = made.put("a", path)
+    assert made.table.use("a", 0) == first
+    second = made.put("a", path, 1)
     assert second != first
-    assert made.table.use("a") == second
+    assert (made.table.use("a", 1), made.table.use("a", 0)) == (second, first), "each may have further sequences"
+    assert (made.table.numbers, made.table.name(first)) == ({"a": second}, "a")
+    made.table.remove("a", 0)
+    with pytest.raises(ParameterError, match="adapter a has been unregistered"):
+        made.table.use("a", 0)
+    made.table.release(first)
     assert made.gone == [], "a sequence still has it"
     made.adapter(first)
     made.table.release(first)
     assert made.gone == [first]
-    made.table.remove("a")
+    made.table.remove("a", 1)
     assert made.gone == [first]
-    with pytest.raises(ParameterError, match="adapter a has been unregistered"):
-        made.table.use("a")
     made.table.release(second)
     assert made.gone == [first, second]
-    made.table.remove("a")
-    assert made.put("a", path) not in (first, second)
+    made.table.remove("a", 1)
+    assert made.put("a", path, 2) not in (first, second)
 
 
 def test_the_least_recently_used_leaves_memory_and_is_read_again(made: Made, tmp_path: Path) -> None:
@@ -105,7 +108,7 @@ def test_a_rank_that_is_too_high_is_refused(tmp_path: Path) -> None:
 def test_files_are_read_beside_the_steps(made: Made, tmp_path: Path) -> None:
     plan, adapter = made.table.planned("a", str(write_small_adapter(tmp_path / "a")), read=True).result()
     assert adapter is not None
-    number = made.table.put("a", plan, adapter)
+    number = made.table.put("a", 0, plan, adapter)
     assert made.table.adapter(number) is adapter
     with pytest.raises(ParameterError, match="adapter b: there is no adapter_config"):
         made.table.planned("b", str(tmp_path / "b"), read=False).result()

@@ -143,6 +143,20 @@ def test_a_pinned_adapter_keeps_its_slot() -> None:
     assert 7 in runner.held.values()
 
 
+def test_an_adapter_that_is_no_longer_pinned_gives_up_its_slot() -> None:
+    runner = Runner(2)
+    runner.slots.pin(7)
+    runner.slots.pin(8)
+    scheduler = runner.scheduler()
+    added(scheduler, sequence(1, 7), sequence(2, 8), sequence(3, 9))
+    assert step(scheduler, runner) == [1, 2]
+    scheduler.remove(scheduler.running[0])
+    assert two_steps(scheduler, runner) == {2}
+    runner.slots.unpin(7)
+    assert runner.slots.pinned == {8}
+    assert two_steps(scheduler, runner) == {2, 3}
+
+
 def test_a_preempted_sequence_leaves_its_slot() -> None:
     runner = Runner(1)
     scheduler = runner.scheduler(blocks=4)

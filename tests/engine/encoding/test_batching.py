@@ -78,6 +78,19 @@ def test_a_batch_that_fails_is_tried_one_by_one() -> None:
     assert model.batches == [3, 1, 1, 1]
 
 
+def test_an_input_that_is_refused_has_its_error_though_a_batch_fails() -> None:
+    engine = engine_of(Lengths())
+    engine.add(EncodeRequest([EncoderInput([REFUSED]), EncoderInput([REFUSED])], 1))
+    engine.add(EncodeRequest([EncoderInput([BAD])], 2))
+    errors = {(request, index): (error, ends) for request, index, error, ends in run_on(engine)}
+    assert errors == {
+        (1, 0): ("not this one", False),
+        (1, 1): ("not this one", True),
+        (2, 0): ("encoding failed: RuntimeError: a kernel failed", True),
+    }
+    assert engine.stats.running == 0
+
+
 def test_a_text_that_does_not_fit_into_memory_is_told_so_and_a_lost_gpu_ends_all() -> None:
     model = Lengths()
     model.failure = MemoryError()

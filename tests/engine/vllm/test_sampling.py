@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from djl_python.core.errors import GenerationError
 from djl_python.core.types import FinishReason, FreeText, Grammar, SamplingParams, TokenEvent
 from djl_python.engine.vllm.sampling import PARAMETERS, grammar_arguments, sampling_arguments, token_events
 
@@ -95,6 +96,7 @@ def test_a_grammar_behind_a_text_that_is_free(begun: bool) -> None:
         ("stop", None, FinishReason.EOS),
         ("stop", 9, FinishReason.STOP),
         ("stop", 2, FinishReason.EOS),  # another of the checkpoint's ends
+        ("repetition", "repetition_detected", FinishReason.EOS),
     ],
 )
 def test_why_a_sequence_ends(reason: str, stop: int | None, expected: FinishReason) -> None:
@@ -104,6 +106,13 @@ def test_why_a_sequence_ends(reason: str, stop: int | None, expected: FinishReas
     assert (first.finish, last.finish) == (None, expected)
     assert (first.running_s, last.running_s) == (0.5, None)
     assert (first.cached_tokens, last.cached_tokens) == (32, None)
+
+
+@pytest.mark.parametrize("token_ids", [[], [5]])
+@pytest.mark.parametrize("reason", ["error", "abort", "a later version's"])
+def test_a_sequence_that_vllm_gives_up_is_an_error(reason: str, token_ids: list[int]) -> None:
+    with pytest.raises(GenerationError, match=f"vLLM ended the sequence before its end: {reason}"):
+        events(Part(token_ids, finish_reason=reason), SamplingParams(max_new_tokens=3))
 
 
 def test_log_probabilities_and_as_many_alternatives_as_asked_for() -> None:

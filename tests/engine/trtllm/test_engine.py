@@ -80,6 +80,23 @@ async def test_a_stop_token_is_told(engine: AsyncEngine) -> None:
     assert [(event.token_id, event.finish) for event in tokens] == [(first, FinishReason.STOP)]
 
 
+async def test_a_salt_reaches_trtllm(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    llm = importlib.import_module("tensorrt_llm.llmapi").LLM
+    salts: list[str | None] = []
+    generate = llm.generate_async
+
+    def noted(self: Any, *arguments: Any, cache_salt: str | None = None, **more: Any) -> Any:
+        salts.append(cache_salt)
+        return generate(self, *arguments, cache_salt=cache_salt, **more)
+
+    monkeypatch.setattr(llm, "generate_async", noted)
+    for number, salt in enumerate(("", "a")):
+        request = SequenceRequest(PROMPT, SamplingParams(max_new_tokens=1), id=number, cache_salt=salt)
+        async for _ in engine.generate(request):
+            pass
+    assert salts == [None, "a"]
+
+
 async def test_a_closed_generation_is_aborted(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     output = importlib.import_module("tensorrt_llm.llmapi").RequestOutput
     aborted: list[Any] = []

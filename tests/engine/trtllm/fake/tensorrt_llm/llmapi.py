@@ -145,7 +145,9 @@ class LLM:
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
-    def generate_async(self, inputs: list[int], sampling_params: SamplingParams, *, streaming: bool) -> RequestOutput:
+    def generate_async(
+        self, inputs: list[int], sampling_params: SamplingParams, *, streaming: bool, cache_salt: str | None = None
+    ) -> RequestOutput:
         if self._ended:
             raise RuntimeError("LLM is shutting down")
         if not streaming:

@@ -131,12 +131,16 @@ class TextOptions(msgspec.Struct, frozen=True, kw_only=True):
 class Branching(msgspec.Struct, frozen=True, kw_only=True):
     """How many sequences a request generates, and which of them it returns.
 
-    `best_of` sequences are drawn. If that is more than `n`, the `n` with the highest mean log-probability are returned,
-    best first. With `num_beams` > 1 they come from beam search (transformers' definition) instead.
+    Attributes:
+        n: how many are returned.
+        best_of: how many are drawn. If these are more, the `n` with the highest mean log-probability are returned.
+        ranked: whether the likeliest comes first, also where all are returned; else they are in the order of drawing.
+        num_beams: above 1, the sequences come from beam search (transformers' definition) instead.
     """
 
     n: int = 1
     best_of: int = 1
+    ranked: bool = False
     num_beams: int = 1
     length_penalty: float = 1.0
     early_stopping: bool = False

@@ -35,7 +35,7 @@ from .http.requests.bodies import Bodies
 from .http.requests.request_head import RequestHead
 from .http.server import HttpServer
 from .http.services import Services
-from .keys.callers import Callers
+from .keys.callers import Caller, Callers
 from .keys.keyring import Keyring
 from .management.pages import ROUTES, Management
 from .metrics.metrics import CONTENT_TYPE
@@ -159,13 +159,13 @@ class FrontEnd:
         )
 
     def own_page(
-        self, match: Match, head: RequestHead, body: bytes, rights: Rights
+        self, match: Match, head: RequestHead, body: bytes, rights: Rights, caller: Caller
     ) -> AnyAnswer | Awaitable[AnyAnswer]:
         """The page of one of `OWN_ROUTES`, or of a route of kind KEPT."""
         if match.operation in self._response_pages.pages:
             return self._response_pages.answer(match.operation, match.values, head.query, rights.key)
         if match.route.kind is Kind.KEPT:
-            return self.batches.answer(match.operation, match.values, head, body, rights.key)
+            return self.batches.answer(match.operation, match.values, head, body, caller)
         if match.operation in self._own_pages:
             return self._own_pages[match.operation]()
         if match.operation in self.console.pages:

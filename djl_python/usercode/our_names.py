@@ -38,19 +38,31 @@ def decorating_modules(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
     LMI's output_formatter is a function in a module of the same name, so that importing the module instead is easy.
     """
-    modules = {
-        alias.asname or alias.name: alias.name
-        for node in tree.body
-        if isinstance(node, ast.ImportFrom) and not node.level and node.module == _OURS
-        for alias in node.names
-        if (_PACKAGE_DIR / f"{alias.name}.py").is_file()
-    }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            for decorator in node.decorator_list:
-                if isinstance(decorator, ast.Name) and (module := modules.get(decorator.id)):
-                    use = f"from {_definitions().get(module, f'{_OURS}.{module}')} import {module}"
-                    yield decorator.lineno, f"{decorator.id} is a module, not a function; use: {use}"
+    modules: dict[str, str] = {}  # bound by the statements so far
+    for statement in tree.body:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                for decorator in node.decorator_list:
+                    if isinstance(decorator, ast.Name) and (module := modules.get(decorator.id)):
+                        use = f"from {_definitions().get(module, f'{_OURS}.{module}')} import {module}"
+                        yield decorator.lineno, f"{decorator.id} is a module, not a function; use: {use}"
+        for name in _bound(statement):
+            modules.pop(name, None)
+        if isinstance(statement, ast.ImportFrom) and not statement.level and statement.module == _OURS:
+            for alias in statement.names:
+                if (_PACKAGE_DIR / f"{alias.name}.py").is_file():
+                    modules[alias.asname or alias.name] = alias.name
+
+
+def _bound(statement: ast.stmt) -> Iterator[str]:
+    """The names that a statement may bind, those of its inner statements too."""
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from (alias.asname or alias.name for alias in node.names)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
 
 
 def failed_name(file: Path, exc: BaseException) -> str:

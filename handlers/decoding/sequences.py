@@ -44,7 +44,8 @@ async def generate(generation: Generation, prompts: Sequence[Prepared], deadline
 class SampledSequences:
     """The sequences of one prompt, drawn independently of each other: `n`, or the best `n` of `best_of`.
 
-    The best of more are numbered best first, by the mean of their log-probabilities; otherwise in the order of drawing.
+    Where they are ranked, or are the best of more, the likeliest is the first, by the mean of its log-probabilities;
+    otherwise they are numbered in the order of drawing.
 
     Raises:
         ParameterError: the best of several sequences are to be streamed.
@@ -56,10 +57,10 @@ class SampledSequences:
         self._generation = generation
         self._number = number = prepared.number
         self._wanted, self._drawn = branching.n, max(branching.n, branching.best_of)
-        if self._drawn > self._wanted and generation.answer.streams:
+        if (self._drawn > self._wanted or (branching.ranked and self._drawn > 1)) and generation.answer.streams:
             raise ParameterError("best_of: sequences can't be streamed before the best is known", "best_of")
         self._kept: list[list[Delta]] | None = None
-        if self._drawn > self._wanted:
+        if self._drawn > self._wanted or (branching.ranked and self._drawn > 1):
             self._kept = [[] for _ in range(self._drawn)]
         self._open = self._drawn  # sequences that have not ended
         self._started = False

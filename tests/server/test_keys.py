@@ -394,6 +394,29 @@ async def test_batches_of_a_key_leave_as_many_to_others_and_replace_none_of_thei
             await own.batches.cancel(made[0].id)
 
 
+async def test_ended_batches_that_keys_have_left_make_room_without_keys(tmp_path: Path) -> None:
+    settings = {"batch_directory": str(tmp_path), "batch_max_files": 4}
+    async with guarded(keys=(*KEYS, key("djl_for_other")), **settings) as site:
+        url = f"http://127.0.0.1:{site.port}/v1"
+        async with openai.AsyncOpenAI(base_url=url, api_key=INFER, max_retries=0) as own:
+            for client in (own, own.with_options(api_key="djl_for_other")):
+                left = await status(client, await create(client, b"no line"), "failed")
+                await client.files.delete(left.input_file_id)
+    async with guarded(keys=(), **settings) as site:
+        url = f"http://127.0.0.1:{site.port}/v1"
+        async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+            file_id = await upload(client, lines({"do": "hang"}))
+            for _ in range(4):
+                last = await client.batches.create(
+                    input_file_id=file_id, endpoint="/v1/chat/completions", completion_window="24h"
+                )
+            assert last.status == "validating"
+            with pytest.raises(openai.RateLimitError, match=r"4 batches have not ended"):
+                await client.batches.create(
+                    input_file_id=file_id, endpoint="/v1/chat/completions", completion_window="24h"
+                )
+
+
 async def test_answers_that_are_fetched_later_belong_to_their_key() -> None:
     async with guarded(keys=(*KEYS, key("djl_for_other"))) as site:
         asked = await site.client.post("/invocations", json={}, headers={**bearer(INFER), "x-synchronous": "false"})

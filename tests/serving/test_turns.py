@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import httpx
+import openai
 import pytest
 
 from djl_python.testing import RunningServer, running_server
+from tests.server.batches.serving import create, lines, status
 
 DEMO = Path("serving_templates/demo").resolve()
 #: The batch's places: a flood of more requests has to wait.
@@ -25,7 +28,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     (folder / "serving.properties").write_text(
         f"option.model_id={DEMO}\noption.max_rolling_batch_size={PLACES}\noption.dtype=fp32\n"
     )
-    environment = {"SERVING_TENANT_HEADER": "X-Tenant", "SERVING_TENANT_WEIGHTS": "gold=3"}
+    environment = {
+        "SERVING_TENANT_HEADER": "X-Tenant",
+        "SERVING_TENANT_WEIGHTS": "gold=3",
+        "SERVING_BATCH_DIRECTORY": str(tmp_path_factory.mktemp("batches")),
+    }
     with running_server("-m", f"demo={folder}", environment=environment) as running:
         yield running
 
@@ -80,6 +87,22 @@ def test_tenants_use_nothing_of_each_others_prefix_cache(server: RunningServer) 
         answer = httpx.post(f"{server.url}/v1/completions", json=body, headers={"x-tenant": tenant}, timeout=60)
         found.append(answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
     assert found == [0, 0, 32, 32]
+
+
+@pytest.mark.asyncio
+async def test_tenants_batches_use_nothing_of_each_others_prefix_cache(server: RunningServer) -> None:
+    body = {"messages": [{"role": "user", "content": "What is deep learning? " * 20}], "max_tokens": 1}
+    found = []
+    for tenant in ("a", "b", "a"):
+        async with openai.AsyncOpenAI(
+            base_url=f"{server.url}/v1", api_key="-", default_headers={"x-tenant": tenant}, max_retries=0
+        ) as client:
+            ended = await status(client, await create(client, lines(body)), "completed")
+            assert ended.output_file_id is not None
+            output = json.loads((await client.files.content(ended.output_file_id)).text)
+            found.append(output["response"]["body"]["usage"]["prompt_tokens_details"]["cached_tokens"])
+    first, other, again = found
+    assert first == other < again
 
 
 @pytest.mark.asyncio

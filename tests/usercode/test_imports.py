@@ -94,6 +94,8 @@ def test_a_missing_module_is_a_fault_and_the_import_fails(tmp_path: Path, source
         "import own, package.part",
         "from djl_python import *",
         "from djl_python import output_formatter\n@output_formatter.output_formatter\ndef write(response): ...",
+        "from djl_python import output_formatter\nfrom djl_python.output_formatter import output_formatter\n"
+        "@output_formatter\ndef write(response): ...",
         "from djl_python.huggingface import HuggingFaceService",
         "try:\n    from djl_python import Inputs\nexcept ImportError:\n    from djl_python import Input",
     ],

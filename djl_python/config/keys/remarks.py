@@ -130,7 +130,11 @@ def _words_of(directory: Path | None) -> Callable[[str], bool]:
 
     @functools.cache
     def words() -> frozenset[str]:
-        files = [] if directory is None else [file for file in directory.glob("*.py") if os.access(file, os.R_OK)]
+        files = (
+            []
+            if directory is None
+            else [file for file in directory.glob("*.py") if file.is_file() and os.access(file, os.R_OK)]
+        )
         return frozenset(word for file in files for word in re.findall(r"\w+", file.read_text("utf-8", "replace")))
 
     return lambda name: name in words()

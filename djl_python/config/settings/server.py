@@ -341,7 +341,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(
             ge=1,
-            description="Batches that run at a time; others wait. One API key's are at most one fewer, if above 1.",
+            description="Batches that run at a time; others wait. At most half of them, rounded up, are one API key's.",
         ),
     ] = 2
     batch_share: Annotated[float, Meta(gt=0, le=1, description="The models' default for batch_share.")] = 0.5

@@ -34,12 +34,18 @@ def fits(owner: str, own: int, held: int, most: int, more: int = 1) -> bool:
 
 
 def givers(amounts: Mapping[str, int], owner: str, own: int) -> list[str]:
-    """The owners who have to give something up for another's need, the one who has the most first: nobody gives
-    anything to an owner who would have more.
+    """The owners who give something up for an owner in need, the one with the most first. No owner gives anything to
+    one who would have more; without keys ("") all give, what keys have left behind too.
 
     Args:
         amounts: what each owner has.
         own: what the owner in need would have.
+
+    Example:
+        >>> givers({"a": 3, "b": 1}, "c", 2), givers({"a": 3, "b": 1}, "", 9)
+        (['a'], ['a', 'b'])
     """
     having = {**amounts, owner: own}
+    if not owner:
+        return sorted(amounts, key=having.__getitem__, reverse=True)
     return sorted((name for name in amounts if having[name] >= own), key=having.__getitem__, reverse=True)

@@ -72,7 +72,8 @@ class EngineAdapters:
                 "them more"
             )
         self._check_rank(name, directory)
-        made = LoRARequest(f"{name}-{version}" if version else name, next(self._numbers), directory)
+        number = next(self._numbers)
+        made = LoRARequest(f"{number}-{name}", number, directory)
         # Whatever a file of the client's may cause, in vLLM's other process.
         outcome = (await asyncio.gather(self._load(made, pin), return_exceptions=True))[0]
         if isinstance(outcome, BaseException):

@@ -21,6 +21,7 @@ from ...batch.results import CANCELLED, EXPIRED, BatchReply
 from ...batch.runner import Run, Send, finished
 from ...core.access.api_key import ANYONE, ApiKey
 from ...core.errors import PayloadError, lacks_room
+from ...core.turns.precedence import ANY, Precedence
 from ...dialects.shared.batches import (
     Batch,
     BatchFault,
@@ -86,13 +87,18 @@ class Jobs:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def create(
-        self, wanted: BatchRequest, trace: Callable[[str], Mapping[str, str]], key: ApiKey = ANYONE
+        self,
+        wanted: BatchRequest,
+        trace: Callable[[str], Mapping[str, str]],
+        key: ApiKey = ANYONE,
+        precedence: Precedence = ANY,
     ) -> Batch:
         """Begin a batch over a kept file.
 
         Args:
             trace: gives the context that the spans of its requests are linked with, of its id.
             key: the owner's.
+            precedence: its requests' tenant and priority.
 
         Raises:
             OverloadedError: too many have not ended.
@@ -112,7 +118,7 @@ class Jobs:
         expiry = wanted.output_expires_after
         kept_s = KEPT_S if expiry is None else expiry.seconds
         created = dict(trace(batch.id))
-        made = BatchState(batch, new_id("file-"), new_id("file-"), kept_s, created, key.name, key.models)
+        made = BatchState(batch, new_id("file-"), new_id("file-"), kept_s, created, key.name, key.models, precedence)
         await self._store.save(made)
         self._begin(batch.id)
         return batch
@@ -138,7 +144,7 @@ class Jobs:
         state = self._store.state(batch_id)
         batch = state.batch
         rules = Rules(urls=(batch.endpoint,), max_lines=self._max_requests)
-        origin = Origin(batch_id, state.trace, state.models)
+        origin = Origin(batch_id, state.trace, state.models, state.precedence)
         job = _Job(self._store, batch_id, lambda request: self._send(request, origin), rules)
         task = self._tasks[batch_id] = asyncio.create_task(job.run(self._turns))
         task.add_done_callback(lambda _: self._tasks.pop(batch_id))

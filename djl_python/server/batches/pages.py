@@ -21,6 +21,7 @@ from ...dialects.shared.typed_body import read_body
 from ...formats.json_framing import encode_json
 from ..http.file_answers import FileAnswer
 from ..http.requests.request_head import RequestHead
+from ..keys.callers import Caller
 from ..metrics.metrics import Metrics
 from ..routes import RouteTable
 from ..spans import NO_SPANS, Spans
@@ -36,7 +37,7 @@ U = TypeVar("U")
 
 _OFF: Final = "there are no files and batches here: batch_directory, a setting of the server, says where to keep them"
 
-Page = Callable[[Mapping[str, str], RequestHead, bytes, ApiKey], "Answer | Awaitable[Answer | FileAnswer]"]
+Page = Callable[[Mapping[str, str], RequestHead, bytes, Caller], "Answer | Awaitable[Answer | FileAnswer]"]
 
 
 class Batches:
@@ -93,16 +94,16 @@ class Batches:
         return Upload(self._open(), head, self._max_file_bytes, key.name)
 
     def answer(
-        self, operation: str, values: Mapping[str, str], head: RequestHead, body: bytes, key: ApiKey
+        self, operation: str, values: Mapping[str, str], head: RequestHead, body: bytes, caller: Caller
     ) -> Answer | Awaitable[Answer | FileAnswer]:
-        """The page, as this key sees it, of one of the operations of `dialects.shared.batches`, but for uploads.
+        """The page of an operation of `dialects.shared.batches` other than uploads, as the caller's key sees it.
 
         Raises:
             RouteError: there is no `batch_directory`.
             UnavailableError: the server is shutting down.
         """
         self._open()
-        return self._pages[operation](values, head, body, key)
+        return self._pages[operation](values, head, body, caller)
 
     def _open(self) -> Store:
         if self.store is None:
@@ -129,38 +130,38 @@ class _Pages:
         self._endpoints = endpoints
         self.pages: Mapping[str, Page] = {
             api.LIST_FILES: self._list_files,
-            api.FILE: lambda values, head, body, key: _json(store.file(values["file_id"], key)),
+            api.FILE: lambda values, head, body, caller: _json(store.file(values["file_id"], caller.key)),
             api.DELETE_FILE: self._delete,
             api.FILE_CONTENT: self._content,
             api.CREATE_BATCH: self._create,
             api.LIST_BATCHES: self._list_batches,
-            api.BATCH: lambda values, head, body, key: _json(store.state(values["batch_id"], key).batch),
+            api.BATCH: lambda values, head, body, caller: _json(store.state(values["batch_id"], caller.key).batch),
             api.CANCEL_BATCH: self._cancel,
         }
 
     # ------------------------------------------------------------------------------------ files
 
-    def _list_files(self, values: Mapping[str, str], head: RequestHead, body: bytes, key: ApiKey) -> Answer:
+    def _list_files(self, values: Mapping[str, str], head: RequestHead, body: bytes, caller: Caller) -> Answer:
         query = _query(api.FileQuery, head)
-        files = [file for file in self._store.files(key) if query.purpose in ("", file.purpose)]
+        files = [file for file in self._store.files(caller.key) if query.purpose in ("", file.purpose)]
         if query.order == "desc":
             files.reverse()
         page, more = _page(files, query.after, query.limit)
         return _json(api.FileList(data=page, has_more=more, **_ends(page)))
 
-    async def _delete(self, values: Mapping[str, str], head: RequestHead, body: bytes, key: ApiKey) -> Answer:
-        file_id = self._store.file(values["file_id"], key).id
+    async def _delete(self, values: Mapping[str, str], head: RequestHead, body: bytes, caller: Caller) -> Answer:
+        file_id = self._store.file(values["file_id"], caller.key).id
         if (batch := self._store.needed.get(file_id)) is not None:
             raise ParameterError(f"file_id: batch {batch}, which has not ended, reads this file", "file_id")
         await _on_disk(self._store.delete(file_id))
         return _json(api.FileDeleted(id=file_id))
 
-    async def _content(self, values: Mapping[str, str], head: RequestHead, body: bytes, key: ApiKey) -> FileAnswer:
-        return FileAnswer(self._store.path(self._store.file(values["file_id"], key).id))
+    async def _content(self, values: Mapping[str, str], head: RequestHead, body: bytes, caller: Caller) -> FileAnswer:
+        return FileAnswer(self._store.path(self._store.file(values["file_id"], caller.key).id))
 
     # ------------------------------------------------------------------------------------ batches
 
-    async def _create(self, values: Mapping[str, str], head: RequestHead, body: bytes, key: ApiKey) -> Answer:
+    async def _create(self, values: Mapping[str, str], head: RequestHead, body: bytes, caller: Caller) -> Answer:
         given = object_of(body)
         check_known(given, api.BatchRequest)
         wanted = read_body(given, api.BatchRequest)
@@ -169,22 +170,22 @@ class _Pages:
                 f"endpoint: expected {' or '.join(self._endpoints)}, got {wanted.endpoint[:200]!r}", "endpoint"
             )
         try:
-            file = self._store.file(wanted.input_file_id, key)
+            file = self._store.file(wanted.input_file_id, caller.key)
         except ServingError as exc:
             raise ParameterError(f"input_file_id: {exc.message}", "input_file_id") from exc
         if file.purpose != "batch":
             raise ParameterError('input_file_id: expected a file whose purpose is "batch"', "input_file_id")
         trace = functools.partial(self._spans.batch_created, head.headers)
-        return _json(await _on_disk(self._jobs.create(wanted, trace, key)))
+        return _json(await _on_disk(self._jobs.create(wanted, trace, caller.key, caller.precedence)))
 
-    def _list_batches(self, values: Mapping[str, str], head: RequestHead, body: bytes, key: ApiKey) -> Answer:
+    def _list_batches(self, values: Mapping[str, str], head: RequestHead, body: bytes, caller: Caller) -> Answer:
         query = _query(api.BatchQuery, head)
-        newest = [state.batch for state in reversed(self._store.states(key))]
+        newest = [state.batch for state in reversed(self._store.states(caller.key))]
         page, more = _page(newest, query.after, query.limit)
         return _json(api.BatchList(data=page, has_more=more, **_ends(page)))
 
-    async def _cancel(self, values: Mapping[str, str], head: RequestHead, body: bytes, key: ApiKey) -> Answer:
-        batch_id = self._store.state(values["batch_id"], key).batch.id
+    async def _cancel(self, values: Mapping[str, str], head: RequestHead, body: bytes, caller: Caller) -> Answer:
+        batch_id = self._store.state(values["batch_id"], caller.key).batch.id
         return _json(await _on_disk(self._jobs.cancel(batch_id)))
 
 

@@ -22,6 +22,7 @@ from ...config import ServerConfig
 from ...core.access.api_key import ANYONE, ApiKey
 from ...core.access.shares import fits, givers, rule
 from ...core.errors import ConfigError, KeptNotFoundError, OverloadedError, TooLargeError
+from ...core.turns.precedence import ANY, Precedence
 from ...dialects.shared.batches import Batch, FileObject, Purpose
 from ...formats.json_framing import encode_json
 from ..disk import locked, replace_file
@@ -49,7 +50,7 @@ class BatchState(msgspec.Struct, frozen=True):
     """A batch as it is kept. Its files get ids when it begins, so that finishing it twice makes the same ones.
 
     `trace` is the context to which spans of its requests link; empty without traces. `owner` is the name of the API key
-    that made it, and `models` are those that this key may use (none: all).
+    that made it, and `models` are those that this key may use (none: all). `precedence` has the tenant of its requests.
     """
 
     batch: Batch
@@ -59,6 +60,7 @@ class BatchState(msgspec.Struct, frozen=True):
     trace: dict[str, str] = {}
     owner: str = ""
     models: tuple[str, ...] = ()
+    precedence: Precedence = ANY
 
 
 def new_id(prefix: str) -> str:
@@ -274,6 +276,10 @@ class Store:
                     del self._states[ended]
                     (self._batches_at / f"{ended}.json").unlink(missing_ok=True)
                     return
+            raise OverloadedError(
+                f"{len(self._states)} batches are kept (batch_max_files: {self._max_files}), {amounts[owner]} of them "
+                "yours; none of yours has ended, and other keys keep no more than you: try again later"
+            )
         raise OverloadedError(
             f"{len(unended)} batches have not ended, {unended.count(owner)} of them yours, and there may be "
             f"{self._max_files} (batch_max_files{rule(owner)}): try again later"

@@ -23,7 +23,9 @@ class Turns:
         self._most = most
         self._running = Counter[str]()
         self._waiting: list[tuple[str, asyncio.Future[None]]] = []  # in order of arrival
-        self._served: dict[str, int] = {}  # numbers of the last turns of owners who are here
+        # The number of the last turn of each owner who is here. One who comes goes before the owner of the latest turn,
+        # and after those who have waited since an earlier one.
+        self._served: dict[str, float] = {}
         self._number = 0
 
     @asynccontextmanager
@@ -31,6 +33,7 @@ class Turns:
         """Wait for a turn, and give it back at the end."""
         waiter = (owner, asyncio.get_running_loop().create_future())
         self._waiting.append(waiter)
+        self._served.setdefault(owner, self._number - 0.5)
         self._go_on()
         try:
             await waiter[1]
@@ -43,19 +46,19 @@ class Turns:
             self._go_on()
 
     def _go_on(self) -> None:
-        """Give free turns to who waits."""
+        """Give free turns to waiting batches."""
         while self._waiting:
             running = self._running.total()
             waiting = [one for one in self._waiting if not one[1].cancelled()]
             may = [one for one in waiting if fits(one[0], self._running[one[0]], running, self._most)]
             if not may:
                 break
-            owner, future = chosen = min(may, key=lambda one: (self._running[one[0]], self._served.get(one[0], 0)))
+            owner, future = chosen = min(may, key=lambda one: (self._running[one[0]], self._served[one[0]]))
             self._waiting.remove(chosen)
             self._running[owner] += 1
             self._number += 1
             self._served[owner] = self._number
             future.set_result(None)
-        self._running += Counter()  # forgets who has none
+        self._running += Counter()  # forgets owners with 0
         here = {owner for owner, _ in self._waiting} | self._running.keys()
         self._served = {owner: number for owner, number in self._served.items() if owner in here}

@@ -261,7 +261,7 @@ class Exchange(Delegate):
     def _show(self, match: Match) -> None:
         """Answer with a page, at once or when it is done."""
         request = self._request
-        answer = self._services.page(match, request.head, request.body, request.rights)
+        answer = self._services.page(match, request.head, request.body, request.rights, request.caller)
         if not isinstance(answer, Awaitable):
             self._send(answer)
         else:

@@ -46,8 +46,8 @@ class Services:
         bodies: counts the bytes of request bodies in memory.
         deferred: the answers that are held for their clients.
         responses: those of OpenAI's API that are kept.
-        own_page: makes a page that is none of a dialect's, of its route, the request's head and body, and the
-            client's rights.
+        own_page: makes a page that is no dialect's, from its route, the request's head and body, the client's rights,
+            and the caller.
         sent_elsewhere: where a browser is sent instead of being shown a page that is meant for programs; None: nowhere.
         receiver: makes what takes an upload, of its route, the request's head and whose it is.
         callers: those that send requests.
@@ -65,7 +65,7 @@ class Services:
     responses: Responses
     base_headers: BaseHeaders
     draining: Draining
-    own_page: Callable[[Match, RequestHead, bytes, Rights], AnyAnswer | Awaitable[AnyAnswer]]
+    own_page: Callable[[Match, RequestHead, bytes, Rights, Caller], AnyAnswer | Awaitable[AnyAnswer]]
     sent_elsewhere: Callable[[RequestHead], Answer | None]
     receiver: Callable[[Match, RequestHead, ApiKey], Receiver]
     callers: Callers
@@ -89,7 +89,9 @@ class Services:
                 body.bound(min(most, MAX_PAGE_BYTES), too_large, declared)
         body.decoder = decoder_of(head)
 
-    def page(self, match: Match, head: RequestHead, body: Body, rights: Rights) -> AnyAnswer | Awaitable[AnyAnswer]:
+    def page(
+        self, match: Match, head: RequestHead, body: Body, rights: Rights, caller: Caller
+    ) -> AnyAnswer | Awaitable[AnyAnswer]:
         """The page of a route that the front end answers.
 
         Raises:
@@ -102,7 +104,7 @@ class Services:
         if (sent := self.sent_elsewhere(head)) is not None:
             return sent
         if match.dialect is None or match.route.kind is Kind.KEPT:
-            return self.own_page(match, head, body.whole(), rights)
+            return self.own_page(match, head, body.whole(), rights, caller)
         view = PartialView(self.view, rights.key) if rights.key.models else self.view
         return match.dialect.page(match.operation, view, match.values, body.whole())
 

@@ -105,6 +105,7 @@ def test_a_key_that_the_models_code_names_is_known_unless_it_resembles_another(t
     (tmp_path / "model.py").write_text(
         "def handle(inputs):\n    inputs.get_property('my_labels')\n    job_queue_siz = 1\n"
     )
+    (tmp_path / "folder.py").mkdir()
     assert warnings(tmp_path, "option.my_labels=a") == []
     assert warnings(tmp_path, "option.labels=a") == ["option.labels is not known: passed to the handler"]
     near = "option.job_queue_siz is not known: passed to the handler; did you mean job_queue_size?"

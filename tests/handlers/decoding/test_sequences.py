@@ -73,6 +73,19 @@ async def test_the_best_of_several_come_best_first(served: Served) -> None:
     assert texts(deltas) == {0: " X", 1: " X"}
 
 
+@pytest.mark.parametrize(
+    ("dialect", "operation", "logprob"), [("tgi", "generate", "logprob"), ("lmi", "predict", "log_prob")]
+)
+async def test_the_likeliest_is_the_answer_beside_which_the_others_are_shown(
+    served: Served, dialect: str, operation: str, logprob: str
+) -> None:
+    served.engine.logprob_of = lambda request_id: -1.0 / request_id  # the second is likelier
+    body = {"inputs": "x", "parameters": {"best_of": 2, "do_sample": True, "details": True, "max_new_tokens": 9}}
+    details = json.loads((await served.ended(*served.call(dialect, operation, body))).body)["details"]
+    (other,) = details["best_of_sequences"]
+    assert (details["tokens"][0][logprob], other["tokens"][0][logprob]) == (-0.5, -1.0)
+
+
 async def test_answers_are_numbered_as_they_were_drawn_where_none_is_left_out(served: Served) -> None:
     served.engine.logprob_of = lambda request_id: -1.0 / request_id  # later ones are likelier
     deltas = await served.plain(request("ab", n=3, do_sample=True, seed=5))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from contextlib import AsyncExitStack
 
 import pytest
@@ -45,6 +46,22 @@ async def test_without_keys_they_run_as_they_come() -> None:
     await scene.end("1")
     await scene.end("2")
     assert scene.running == ["3", "4"]
+
+
+async def test_a_key_whose_batches_wait_has_its_turn_among_keys_that_come_and_go() -> None:
+    scene = Scene(1)
+    await scene.begin("b0", *(f"a{number}" for number in range(5)), "c0")
+    order = []
+    for number in range(1, 9):
+        (running,) = scene.running
+        order.append(running[0])
+        await scene.end(running)
+        if running[0] != "a":  # the next batch of this key comes when none of it is left
+            await scene.begin(f"{running[0]}{number}")
+    turns = [index for index, owner in enumerate(order) if owner == "a"]
+    assert len(turns) >= 2 and max(after - before for before, after in itertools.pairwise(turns)) <= 3
+    for task in scene.tasks.values():
+        task.cancel()
 
 
 async def test_a_batch_waits_for_none_of_another_keys_that_only_wait() -> None:

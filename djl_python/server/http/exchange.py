@@ -10,7 +10,7 @@ import logging
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -320,9 +320,21 @@ class Exchange(Delegate):
         self._finding = self._finding or finding
 
     def _find_model(self, request: ModelRequest) -> None:
-        model = self._services.dispatch.model_of(request)
-        loaded = model if isinstance(model, ServedModel) else self._loaded(model, request)
-        self._finding = self._when(loaded, lambda model: self._submit_to(model, request))
+        held = ExitStack()
+        model = self._services.dispatch.model_of(request, held)
+        if isinstance(model, ServedModel):
+            with held:
+                self._submit_to(model, request, held)
+        else:
+            self._finding = self._when(self._submit_once_loaded(model, request, held), _nothing)
+
+    async def _submit_once_loaded(
+        self, loading: Awaitable[ServedModel], request: ModelRequest, held: ExitStack
+    ) -> None:
+        with held:
+            model = await self._loaded(loading, request)
+            if not self._answer.ended:
+                self._submit_to(model, request, held)
 
     async def _loaded(self, loading: Awaitable[ServedModel], request: ModelRequest) -> ServedModel:
         """The model, once it is loaded."""
@@ -337,7 +349,7 @@ class Exchange(Delegate):
         finally:
             task.cancel()  # the client has left: the request, its body and its place are held no longer
 
-    def _submit_to(self, model: ServedModel, request: ModelRequest) -> None:
+    def _submit_to(self, model: ServedModel, request: ModelRequest, held: ExitStack) -> None:
         services, match = self._services, request.match
         self._model = model
         self._answer.log_extra |= model.log_extra
@@ -348,7 +360,7 @@ class Exchange(Delegate):
         if request.keeping is not None and request.keeping.background:
             begun = services.responses.begin(request, model, dialect, self._request.caller, self._span)
             self._span = NO_SPAN  # it ends with the work
-            self._when(begun, self._send)
+            self._when(_holding(held.pop_all(), begun), self._send)
             return
         if not services.deferred.wanted(match, request.headers):
             self._keeping = request.keeping
@@ -398,3 +410,13 @@ class Exchange(Delegate):
         request.caller.answered(status)
         self._span.ended(status, abandoned)
         log_request(request.match, request.caller, request.head, status, duration_s, self._answer.log_extra)
+
+
+def _nothing(_done: None) -> None:
+    """Nothing is left to do."""
+
+
+async def _holding(held: ExitStack, work: Awaitable[T]) -> T:
+    """The result of `work`, until which its model stays loaded."""
+    with held:
+        return await work

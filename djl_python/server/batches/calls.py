@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Collection, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import parse_qsl
@@ -28,6 +27,7 @@ from ...dialects.shared.base import Answer, Dialect, Kind
 from ...formats.json_framing import JSON
 from ...ipc.protocol import Call, Trace, UsageReport
 from ..dispatch.dispatch import Dispatch
+from ..dispatch.hold import Hold
 from ..dispatch.request import ModelRequest
 from ..http.answers import error_answer
 from ..http.exchange import CLIENT_CLOSED
@@ -106,8 +106,8 @@ class Calls:
                 body=request.body,
                 background=True,
             )
-            with ExitStack() as held:
-                loaded = self._dispatch.model_of(wanted, held)
+            with Hold() as hold:
+                loaded = self._dispatch.model_of(wanted, hold)
                 model = loaded if isinstance(loaded, ServedModel) else await loaded
                 name, version = model.config.name, model.config.version
                 span = self._spans.begin_batched(

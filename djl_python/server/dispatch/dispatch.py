@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Generator, Mapping
-from contextlib import ExitStack
 from typing import TypeVar
 
 from ...core.budgets import LARGE_BODY_BYTES
@@ -24,6 +23,7 @@ from ..models.served_model import ServedModel
 from ..models.table import ModelTable
 from ..spans import Span
 from .beginnings import trail_in
+from .hold import Hold
 from .lazy_models import LazyModels
 from .request import ModelRequest
 from .turn import precedence_of
@@ -54,12 +54,11 @@ class Dispatch:
         self._may_load = may_load
         self._residence = residence
 
-    def model_of(self, request: ModelRequest, held: ExitStack) -> ServedModel | Awaitable[ServedModel]:
+    def model_of(self, request: ModelRequest, hold: Hold) -> ServedModel | Awaitable[ServedModel]:
         """The model that a request means: at once, unless its body is large, or the model has to be loaded.
 
         Args:
-            held: to be closed when the request has been submitted, or is not going to be. Until then the model stays
-                loaded; from then on for as long as the request says, if it says that.
+            hold: to be closed when the request has been submitted, or is not going to be.
 
         Raises, and the awaitable does:
             ModelNotFoundError: there is none, or the sender may not use it.
@@ -70,11 +69,11 @@ class Dispatch:
         name, dialect = request.match.model, request.dialect
         names = not name and (self._models.several or self._lazy is not None)
         if len(request.body) > LARGE_BODY_BYTES and (dialect.keep_alive_field or (names and dialect.model_field)):
-            return self._model_of_large(request, held, names=names)
+            return self._model_of_large(request, hold, names=names)
         if names:
             name = dialect.model_of(request.body) or ""
         kept_s = dialect.keep_alive_s(request.body) if dialect.keep_alive_field else None
-        return self._kept(self._named(request, held, name), held, kept_s if request.manages else None)
+        return self._kept(self._named(request, hold, name), hold, kept_s if request.manages else None)
 
     def unloading(self, request: ModelRequest) -> tuple[ServedModel, Answer] | None:
         """Have a model unloaded once it is idle, if that is all that a request wants: its model, and its answer.
@@ -149,7 +148,7 @@ class Dispatch:
 
     # ------------------------------------------------------------------------------------ inside
 
-    async def _model_of_large(self, request: ModelRequest, held: ExitStack, *, names: bool) -> ServedModel:
+    async def _model_of_large(self, request: ModelRequest, hold: Hold, *, names: bool) -> ServedModel:
         """Other requests have their turn while the body is searched.
 
         Args:
@@ -160,53 +159,55 @@ class Dispatch:
             name = dialect.model_of(await _field_alone(request.body, dialect.model_field)) or ""
         if dialect.keep_alive_field:
             kept_s = dialect.keep_alive_s(await _field_alone(request.body, dialect.keep_alive_field))
-        loaded = self._kept(self._named(request, held, name), held, kept_s if request.manages else None)
+        loaded = self._kept(self._named(request, hold, name), hold, kept_s if request.manages else None)
         return loaded if isinstance(loaded, ServedModel) else await loaded
 
     def _kept(
-        self, model: ServedModel | Awaitable[ServedModel], held: ExitStack, kept_s: float | None
+        self, model: ServedModel | Awaitable[ServedModel], hold: Hold, kept_s: float | None
     ) -> ServedModel | Awaitable[ServedModel]:
         """The model, which stays loaded as long as its request says, if that says it."""
         if kept_s is None or self._residence is None:
             return model
         if isinstance(model, ServedModel):
-            held.callback(self._residence.keep, model, kept_s)
+            hold.callback(self._residence.keep, model, kept_s)
             return model
-        return self._kept_once_loaded(model, self._residence, held, kept_s)
+        return self._kept_once_loaded(model, self._residence, hold, kept_s)
 
     async def _kept_once_loaded(
-        self, loading: Awaitable[ServedModel], residence: Residence, held: ExitStack, kept_s: float
+        self, loading: Awaitable[ServedModel], residence: Residence, hold: Hold, kept_s: float
     ) -> ServedModel:
         model = await loading
-        held.callback(residence.keep, model, kept_s)
+        hold.callback(residence.keep, model, kept_s)
         return model
 
-    def _named(self, request: ModelRequest, held: ExitStack, name: str) -> ServedModel | Awaitable[ServedModel]:
+    def _named(self, request: ModelRequest, hold: Hold, name: str) -> ServedModel | Awaitable[ServedModel]:
         """The model of this name; "" where neither path nor body names one."""
         name = self._models.with_adapter(name or request.named("model_name"), request.sender.may_use)
         version = request.match.version or request.named("model_version")
         lazy = self._lazy
         if lazy is None or not name or version not in ("", request.dialect.unversioned) or lazy.has(name):
-            return self._selected(request, held, name, version)
+            return self._selected(request, hold, name, version)
         if not self._may_load():
-            return self._selected(request, held, name, version)
-        return self._loaded(lazy, request, held, name)
+            return self._selected(request, hold, name, version)
+        return self._loaded(lazy, request, hold, name)
 
-    async def _loaded(self, lazy: LazyModels, request: ModelRequest, held: ExitStack, name: str) -> ServedModel:
+    async def _loaded(self, lazy: LazyModels, request: ModelRequest, hold: Hold, name: str) -> ServedModel:
         if request.sender.may_use(name):
+            hold.model = lambda: next(iter(self._models.versions(name)), None)
             await lazy.load(name, request.named("model_url"))
-        selected = self._selected(request, held, name, "")
+        selected = self._selected(request, hold, name, "")
         return selected if isinstance(selected, ServedModel) else await selected
 
     def _selected(
-        self, request: ModelRequest, held: ExitStack, name: str, version: str
+        self, request: ModelRequest, hold: Hold, name: str, version: str
     ) -> ServedModel | Awaitable[ServedModel]:
         model = self._models.select(name, version, request.dialect.unversioned, request.sender.may_use)
+        hold.model = lambda: model
         if self._residence is None:
             return model
         if self._residence.absent(model) and self._may_load():
-            return self._residence.use(model, held, request.timeout_s)
-        self._residence.stay(model, held)
+            return self._residence.use(model, hold, request.timeout_s)
+        self._residence.stay(model, hold)
         return model
 
 

@@ -10,7 +10,7 @@ import logging
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -23,6 +23,7 @@ from ...dialects.shared.base import Answer
 from ...ipc.protocol import Trace, UsageReport
 from ..connections.stream import stream_of
 from ..dispatch.early_stream import EarlyStream
+from ..dispatch.hold import Hold
 from ..dispatch.request import BeingKept, ModelRequest
 from ..models.pool.flights import Flight
 from ..models.served_model import ServedModel
@@ -200,7 +201,10 @@ class Exchange(Delegate):
         if answer.ended:
             return
         if self._early is not None and self._early.begun and self._request.dialect is not None:
-            data = self._early.piece(data, last, self._request.dialect)
+            given, data = len(data), self._early.piece(data, last, self._request.dialect)
+            if not data and not last:
+                self._on_taken(given)  # it waits for the others, which the worker would not send
+                return
         try:
             answer.write(data, last)
         except StreamBufferFullError:
@@ -320,36 +324,34 @@ class Exchange(Delegate):
         self._finding = self._finding or finding
 
     def _find_model(self, request: ModelRequest) -> None:
-        held = ExitStack()
-        model = self._services.dispatch.model_of(request, held)
+        hold = Hold()
+        model = self._services.dispatch.model_of(request, hold)
         if isinstance(model, ServedModel):
-            with held:
-                self._submit_to(model, request, held)
+            with hold:
+                self._submit_to(model, request, hold)
         else:
-            self._finding = self._when(self._submit_once_loaded(model, request, held), _nothing)
+            self._finding = self._when(self._submit_once_loaded(model, request, hold), _nothing)
 
-    async def _submit_once_loaded(
-        self, loading: Awaitable[ServedModel], request: ModelRequest, held: ExitStack
-    ) -> None:
-        with held:
-            model = await self._loaded(loading, request)
+    async def _submit_once_loaded(self, loading: Awaitable[ServedModel], request: ModelRequest, hold: Hold) -> None:
+        with hold:
+            model = await self._loaded(loading, request, hold)
             if not self._answer.ended:
-                self._submit_to(model, request, held)
+                self._submit_to(model, request, hold)
 
-    async def _loaded(self, loading: Awaitable[ServedModel], request: ModelRequest) -> ServedModel:
+    async def _loaded(self, loading: Awaitable[ServedModel], request: ModelRequest, hold: Hold) -> ServedModel:
         """The model, once it is loaded."""
         task, draining = asyncio.ensure_future(loading), self._services.draining
         draining.waiting(task)
         try:
             self._early = EarlyStream()
-            await self._early.wait(task, request, self)
+            await self._early.wait(task, request, self, hold.model)
             if task.cancelled() and draining.begun:
                 raise UnavailableError("the server is shutting down")
             return await task
         finally:
             task.cancel()  # the client has left: the request, its body and its place are held no longer
 
-    def _submit_to(self, model: ServedModel, request: ModelRequest, held: ExitStack) -> None:
+    def _submit_to(self, model: ServedModel, request: ModelRequest, hold: Hold) -> None:
         services, match = self._services, request.match
         self._model = model
         self._answer.log_extra |= model.log_extra
@@ -360,7 +362,7 @@ class Exchange(Delegate):
         if request.keeping is not None and request.keeping.background:
             begun = services.responses.begin(request, model, dialect, self._request.caller, self._span)
             self._span = NO_SPAN  # it ends with the work
-            self._when(_holding(held.pop_all(), begun), self._send)
+            self._when(_holding(hold.pop_all(), begun), self._send)
             return
         if not services.deferred.wanted(match, request.headers):
             self._keeping = request.keeping
@@ -416,7 +418,7 @@ def _nothing(_done: None) -> None:
     """Nothing is left to do."""
 
 
-async def _holding(held: ExitStack, work: Awaitable[T]) -> T:
+async def _holding(hold: Hold, work: Awaitable[T]) -> T:
     """The result of `work`, until which its model stays loaded."""
-    with held:
+    with hold:
         return await work

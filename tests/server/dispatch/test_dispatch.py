@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import ExitStack
 from typing import Any
 
 import msgspec
@@ -16,6 +15,7 @@ from djl_python.core.budgets import LARGE_BODY_BYTES
 from djl_python.dialects import all_dialects
 from djl_python.server.batches.calls import Calls, Origin
 from djl_python.server.dispatch.dispatch import Dispatch
+from djl_python.server.dispatch.hold import Hold
 from djl_python.server.dispatch.request import ModelRequest
 from djl_python.server.metrics.metrics import Metrics
 from djl_python.server.models.served_model import ServedModel
@@ -102,7 +102,7 @@ async def test_other_requests_have_their_turn_while_a_large_body_is_read(site: S
             turns += 1
             await asyncio.sleep(0)
 
-    waiting = dispatch(site).model_of(request(site, body), ExitStack())
+    waiting = dispatch(site).model_of(request(site, body), Hold())
     assert not isinstance(waiting, ServedModel)
     running_beside = asyncio.create_task(others())
     assert (await waiting).config.name == "second"
@@ -112,12 +112,12 @@ async def test_other_requests_have_their_turn_while_a_large_body_is_read(site: S
 
 @pytest.mark.parametrize("path", ["/predictions/first", "/v2/models/first/generate"])
 async def test_a_body_is_not_read_where_the_path_names_the_model(site: Site, path: str) -> None:
-    model = dispatch(site).model_of(request(site, b"x" * (LARGE_BODY_BYTES + 1), path), ExitStack())
+    model = dispatch(site).model_of(request(site, b"x" * (LARGE_BODY_BYTES + 1), path), Hold())
     assert isinstance(model, ServedModel) and model.config.name == "first"
 
 
 async def test_a_small_body_takes_no_turn(site: Site) -> None:
-    model = dispatch(site).model_of(request(site, b'{"model": "second"}'), ExitStack())
+    model = dispatch(site).model_of(request(site, b'{"model": "second"}'), Hold())
     assert isinstance(model, ServedModel) and model.config.name == "second"
 
 

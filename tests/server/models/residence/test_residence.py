@@ -10,9 +10,11 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import ollama
 import psutil
 import pytest
@@ -238,6 +240,39 @@ async def test_a_load_that_fails_after_signs_of_life_ends_the_stream(path: str, 
         answer = await on.site.client.post(path, json={"do": "echo", **body})
         assert answer.status_code == 200 and answer.text.startswith(":\n\n")
         assert "loading took longer than 0.3 s" in answer.text
+
+
+@pytest.mark.usefixtures("often")
+@pytest.mark.parametrize("how", ["jsonlines_chat", "model.py", "entryPoint"])
+async def test_a_stream_that_will_not_be_of_events_waits(tmp_path: Path, how: str) -> None:
+    option = {"jsonlines_chat": {"output_formatter": how}, "entryPoint": {"entry_point": "package.module"}}
+    config = model_config("m", option=option.get(how), properties={"load": "later"})
+    if how == "model.py":
+        (tmp_path / how).touch()
+        config = msgspec.structs.replace(config, path=str(tmp_path))
+    async with scene(config, load_on_request=True) as on:
+        answer = await on.site.client.post("/v1/chat/completions", json={"do": "stream", "n": 2, "stream": True})
+        assert answer.headers["content-type"] == "application/jsonlines"
+        assert [json.loads(line)["n"] for line in answer.text.splitlines()] == [0, 1]
+
+
+@pytest.mark.usefixtures("often")
+async def test_a_jsonlines_chat_models_completions_are_events() -> None:
+    config = model_config("m", option={"output_formatter": "jsonlines_chat"}, properties={"load": "later"})
+    async with scene(config, load_on_request=True) as on:
+        body = {"do": "stream", "kind": "sse", "n": 1, "stream": True}
+        assert (await on.site.client.post("/v1/completions", json=body)).text.startswith(":\n\n")
+
+
+@pytest.mark.usefixtures("often")
+async def test_an_answer_that_is_no_part_of_the_stream_that_has_begun_is_an_error_and_is_taken_in_full() -> None:
+    """The model was reloaded with other settings, for example. The worker waits for its client to take each part."""
+    async with scene(idle_after("m", None, load="later"), load_on_request=True) as on:
+        body = {"do": "flow", "n": 8, "size": 100_000, "ahead": 200_000, "stream": True}
+        answer = await on.site.client.post("/v1/chat/completions", json=body)
+        error, done = answer.text.replace(":\n\n", "").strip().split("\n\n")
+        told = json.loads(error.removeprefix("data: "))["error"]["message"]
+        assert "answers with no content type: expected text/event-stream" in told and done == "data: [DONE]"
 
 
 @pytest.mark.usefixtures("often")

@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 IDLE: Final = "idle"
 MEMORY: Final = "memory"
 REQUEST: Final = "request"
+#: 292 years, Go's longest duration. A longer time is for ever: dates and timers end somewhere.
+_LONGEST_S: Final = 2**63 / 1e9
 
 
 class Loader(Protocol):
@@ -128,7 +130,7 @@ class Residence:
         """Unload the model after so many seconds of idleness (`math.inf`: never), until it is unloaded."""
         if (entry := self._entries.get(_key(model))) is None:
             return
-        entry.keep_alive_s = idle_s
+        entry.keep_alive_s = _bounded(idle_s)
         if entry.timer is not None:
             entry.timer.cancel()
             entry.timer = None
@@ -378,7 +380,7 @@ class Residence:
         """How long the model may be idle."""
         if entry.keep_alive_s is not None:
             return entry.keep_alive_s
-        return math.inf if config.option.idle_unload is None else config.option.idle_unload
+        return math.inf if config.option.idle_unload is None else _bounded(config.option.idle_unload)
 
     def _plan(self, key: Key) -> None:
         """Have an idle model unloaded in time. A timer that is set stays: it looks again at its end."""
@@ -418,6 +420,11 @@ def _key(model: ServedModel) -> Key:
 
 def _done_loading(entry: Entry, loading: asyncio.Future[Any]) -> None:
     entry.loading = None
+
+
+def _bounded(idle_s: float) -> float:
+    """A time of idleness, `math.inf` for ever."""
+    return math.inf if idle_s > _LONGEST_S else idle_s
 
 
 def _mebibytes(size: int) -> str:

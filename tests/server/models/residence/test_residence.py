@@ -519,6 +519,30 @@ async def test_ps_says_until_when_a_model_stays() -> None:
         assert 250 < left_s <= 300 and expiries["b:latest"].year > 2300
 
 
+@pytest.mark.parametrize("seconds", [9.3e9, 1e12, 1e300])
+@pytest.mark.parametrize("said_by", ["settings", "request"])
+async def test_a_time_beyond_all_dates_is_for_ever(seconds: float, said_by: str) -> None:
+    async with scene(idle_after("m", seconds if said_by == "settings" else 10)) as on:
+        if said_by == "request":
+            assert (await generate(on, seconds, prompt="a")).status_code == 200
+        (shown,) = (await on.site.client.get("/api/ps")).json()["models"]
+        assert shown["expires_at"].startswith("2318-")
+        (told,) = (await on.site.client.get("/models/m")).json()
+        assert "expiresAt" not in told["models"][0]
+        assert not on.clock.waits
+        on.clock.pass_(1e11)
+        assert on.health() is Health.HEALTHY
+
+
+@pytest.mark.parametrize("seconds", [1e9, 9.2e9])
+async def test_the_longest_time_has_a_date(seconds: float) -> None:
+    async with scene(idle_after("m", seconds)) as on:
+        (shown,) = (await on.site.client.get("/api/ps")).json()["models"]
+        (told,) = (await on.site.client.get("/models/m")).json()
+        year = datetime.fromtimestamp(time.time() + seconds, UTC).year
+        assert shown["expires_at"][:4] == told["models"][0]["expiresAt"][:4] == str(year)
+
+
 # ------------------------------------------------------------------------------------ memory
 
 

@@ -182,7 +182,7 @@ async def unknown(site: Site, token: str, secret: str) -> bool:
 @pytest.mark.parametrize("pieces", [1, 2])
 async def test_an_answer_whose_last_piece_has_no_room_says_so(pieces: int) -> None:
     async with running(memory_cache_bytes=300_000) as site:
-        order = {"do": "bytes", "answer": "x" * (400_000 // pieces), "kind": "text/plain", "times": pieces}
+        order: Any = {"do": "bytes", "answer": "x" * (400_000 // pieces), "kind": "text/plain", "times": pieces}
         _, _, answer = await fetch(site, await ask(site, **order))
         assert answer.status_code == 503 and b"memory_cache_size" in answer.content
         direct = await site.post(**order)

@@ -252,10 +252,15 @@ class HandlerError(ServingError):
 
 
 class GenerationError(ServingError):
-    """Generation failed after the request was accepted."""
+    """Generation failed after the request was accepted.
+
+    Attributes:
+        by_handler: whether a handler without an engine failed, which may not have been generating text.
+    """
 
     status = 424
     kind = "generation"
+    by_handler = False
 
 
 class WorkerDiedError(GenerationError):

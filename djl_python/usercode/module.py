@@ -46,6 +46,12 @@ def user_modules(config: ModelConfig) -> Iterator[ModuleType]:
         yield load_user_module(config.path, file)
 
 
+def has_user_code(config: ModelConfig) -> bool:
+    """Whether code of the user's may answer, or write what the built-in handler answers."""
+    entry_point = config.option.entry_point
+    return (bool(entry_point) and entry_point not in BUILT_IN_HANDLERS) or user_file(config) is not None
+
+
 def user_file(config: ModelConfig) -> str | None:
     """The file of the model directory with the user's code: the one that option.entryPoint names, else `<name>.py` or
     model.py; None where there is none."""

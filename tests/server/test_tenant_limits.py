@@ -122,3 +122,18 @@ async def test_tokens_in_flight_are_counted_until_the_request_ends_whatever_its_
             await ask(do="break")
         assert await in_flight(site) == 0
         assert (await ask(do="anything")).status_code == 200
+
+
+async def test_no_tokens_are_in_flight_at_rest_whatever_the_requests_counted_as() -> None:
+    """The means of what they had are fractions, and so are quarters of their bodies' lengths."""
+    settings: dict[str, Any] = {
+        "tenant_header": "x-tenant",
+        "tenant_tokens_per_minute": TenantLimits.parse("gold=1000000"),
+        "tenant_tokens_in_flight": TenantLimits.parse("gold=1000000"),
+    }
+    async with running(placement=InProcess(), **settings) as site:
+        for _ in range(4):
+            orders = [{"do": "tokens", "prompt": prompt, "generated": 7} for prompt in (1, 33, 110, 1007)]
+            sent = [site.client.post("/v1/completions", json=order, headers=tenant("gold")) for order in orders]
+            assert {answer.status_code for answer in await asyncio.gather(*sent)} == {200}
+            assert await in_flight(site) == 0

@@ -84,6 +84,20 @@ def test_requests_of_each_and_of_none_are_generated_together(client: httpx.Clien
     assert client.post("/v1/completions", json=body).json()["choices"][0]["text"] == texts["second"]
 
 
+def test_the_version_of_a_model_that_has_an_adapter_answers_for_it(
+    folder: Path, texts: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "serving.properties").write_text((folder / "serving.properties").read_text())
+    models = ("-m", f"demo:1={folder}", "-m", f"demo:2={tmp_path}")
+    with running_server(*models) as running, httpx.Client(base_url=running.url, timeout=60) as client:
+        for name, text in (("first", texts["first"]), ("demo", texts[""]), ("gpt-4", texts[""])):
+            body = {"model": name, "prompt": PROMPT, "max_tokens": 12, "temperature": 0}
+            assert client.post("/v1/completions", json=body).json()["choices"][0]["text"] == text
+        body = {"model": "first", "prompt": PROMPT}
+        refused = client.post("/v1/completions", json=body, headers={"model_version": "2"})
+        assert refused.status_code == 404 and "there is no model 'first'" in refused.text
+
+
 def test_adapters_come_and_go_at_run_time(
     client: httpx.Client, folder: Path, texts: dict[str, str], tmp_path: Path
 ) -> None:

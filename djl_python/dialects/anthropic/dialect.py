@@ -109,7 +109,7 @@ class AnthropicDialect(Dialect):
     ) -> Answer:
         return anthropic_answer(error)
 
-    def waiting_stream(self, operation: str, body: bytes) -> Mapping[str, str] | None:
+    def waiting_stream(self, operation: str, body: bytes, model: ModelConfig) -> Mapping[str, str] | None:
         return {"content-type": f"{SSE}; charset=utf-8"} if operation == MESSAGES and wants_stream(body) else None
 
     def late_error(self, body: bytes) -> bytes:

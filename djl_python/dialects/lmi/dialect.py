@@ -158,7 +158,8 @@ class LmiDialect(Dialect):
         tgi = model is not None and model.option.tgi_compat
         refused = isinstance(error, ParameterError | PayloadError) and inputs is not None
         failed = refused or isinstance(error, GenerationError)
-        if isinstance(error, HandlerError) or (failed and _is_dynamic(model)):
+        by_handler = isinstance(error, HandlerError) or (isinstance(error, GenerationError) and error.by_handler)
+        if by_handler or (failed and _is_dynamic(model)):
             return Answer(ERROR_STATUS, encode_json(failure(error)))
         if isinstance(error, GenerationError) or (isinstance(error, ParameterError) and inputs is not None):
             streams = inputs is not None and model is not None and _streams(inputs, model)

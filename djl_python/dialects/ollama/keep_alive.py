@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 import time
 from typing import Annotated, Any, Final
 
@@ -22,8 +23,6 @@ from .answer import AnsweredMessage, OllamaChatResponse, OllamaGenerateResponse,
 FIELD: Final = "keep_alive"
 #: A request with more bytes has a prompt.
 _LOADS_BYTES: Final = 4096
-#: A longer time is this one, at whose end there still is a date for `expires_at`.
-_LONGEST_S: Final = 1e9
 _EXPECTED: Final = 'expected seconds, or a duration such as "5m" or "1h30m"; below 0: for ever, 0: unload it now'
 _SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PART: Final = r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)"
@@ -71,7 +70,7 @@ def seconds_of(value: Any) -> float:
         ParameterError: it is neither a number nor a duration.
     """
     if isinstance(value, int | float) and not isinstance(value, bool):
-        seconds = float(max(-1, min(value, _LONGEST_S)))  # an integer may be too large for a float
+        seconds = float(max(-1, min(value, sys.float_info.max)))  # an integer may be too large for a float
     elif isinstance(value, str) and (match := _DURATION.fullmatch(value)):
         seconds = sum(float(number) * _SECONDS[unit] for number, unit in re.findall(_PART, match[2]))
         seconds = -seconds if match[1] == "-" else seconds
@@ -80,7 +79,7 @@ def seconds_of(value: Any) -> float:
     else:
         shown = encode_json(value)[:60].decode(errors="replace")
         raise ParameterError(f"{FIELD}: {_EXPECTED}, got {shown}", FIELD)
-    return math.inf if seconds < 0 else min(seconds, _LONGEST_S)
+    return math.inf if seconds < 0 else seconds
 
 
 def unloading(body: bytes, *, chat: bool) -> Answer | None:

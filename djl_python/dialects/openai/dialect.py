@@ -230,8 +230,10 @@ class OpenAIDialect(Dialect):
             return typed_answer(with_request_fields(error, prompt_field))
         return openai_answer(error, prompt_field)
 
-    def waiting_stream(self, operation: str, body: bytes) -> Mapping[str, str] | None:
-        return {"content-type": SSE} if operation in _TEXT and wants_stream(body) else None
+    def waiting_stream(self, operation: str, body: bytes, model: ModelConfig) -> Mapping[str, str] | None:
+        if operation not in _TEXT or _streams_lines(operation, model) or not wants_stream(body):
+            return None
+        return {"content-type": SSE}
 
     def late_error(self, body: bytes) -> bytes:
         return super().late_error(body) + SSE_DONE
@@ -254,7 +256,7 @@ def _chat(body: dict[str, Any], model: ModelConfig) -> Parsed:
         refusals=not tgi,
     )
     formatter = OpenAIChatFormatter(
-        _framing(parsed.fields, jsonlines=model.option.output_formatter == "jsonlines_chat"),
+        _framing(parsed.fields, jsonlines=_streams_lines(CHAT, model)),
         style,
         tgi=tgi,
         fields=parsed.fields,
@@ -281,6 +283,11 @@ def _completion(body: dict[str, Any], model: ModelConfig) -> Parsed:
 def _content_type(framing: str, headers: Mapping[str, str], *, tgi: bool) -> str:
     """The answer's content type; TGI's has no charset."""
     return _EVENTS if framing == "sse" and not tgi else headers["content-type"]
+
+
+def _streams_lines(operation: str, model: ModelConfig) -> bool:
+    """Whether the model's streams are lines of JSON."""
+    return operation == CHAT and model.option.output_formatter == "jsonlines_chat"
 
 
 def _framing(fields: GenerationFields, jsonlines: bool = False) -> str:

@@ -371,9 +371,9 @@ class Dialect(abc.ABC):
         them, and never `inputs`.
         """
 
-    def waiting_stream(self, operation: str, body: bytes) -> Mapping[str, str] | None:
-        """The headers of the server-sent events that answer a request, if these may begin while its model is loading,
-        with comments as signs of life. None: the answer waits.
+    def waiting_stream(self, operation: str, body: bytes, model: ModelConfig) -> Mapping[str, str] | None:
+        """The headers of the server-sent events with which the built-in handler answers a request, if these may begin
+        while its model is loading, with comments as signs of life. None: the answer waits.
         """
         return None
 

@@ -223,7 +223,7 @@ class TgiDialect(Dialect):
         """A JSON body; at /generate_stream, which always streams, a server-sent event."""
         return typed_answer(error, as_event=operation == STREAM)
 
-    def waiting_stream(self, operation: str, body: bytes) -> Mapping[str, str] | None:
+    def waiting_stream(self, operation: str, body: bytes, model: ModelConfig) -> Mapping[str, str] | None:
         return {"content-type": SSE} if operation == STREAM else None
 
     def stream_error(self, error: ServingError, headers: Mapping[str, str], model: ModelConfig | None = None) -> bytes:

@@ -27,6 +27,7 @@ from ...dialects.shared.base import Answer, Dialect, Kind
 from ...formats.json_framing import JSON
 from ...ipc.protocol import Call, Trace, UsageReport
 from ..dispatch.dispatch import Dispatch
+from ..dispatch.hold import Hold
 from ..dispatch.request import ModelRequest
 from ..http.answers import error_answer
 from ..http.exchange import CLIENT_CLOSED
@@ -105,13 +106,16 @@ class Calls:
                 body=request.body,
                 background=True,
             )
-            loaded = self._dispatch.model_of(wanted)
-            model = loaded if isinstance(loaded, ServedModel) else await loaded
-            name, version = model.config.name, model.config.version
-            span = self._spans.begin_batched(
-                Batched(path, request_id, origin.batch_id, request.custom_id, origin.created)
-            )
-            reply = await _Answer(self._dispatch, wanted, model, span).reply()
+            with Hold() as hold:
+                loaded = self._dispatch.model_of(wanted, hold)
+                model = loaded if isinstance(loaded, ServedModel) else await loaded
+                name, version = model.config.name, model.config.version
+                span = self._spans.begin_batched(
+                    Batched(path, request_id, origin.batch_id, request.custom_id, origin.created)
+                )
+                answer = _Answer(self._dispatch, wanted, model, span)
+                answer.begin()
+            reply = await answer.reply()
         except ServingError as error:
             reply = _refused(error, error_answer(error, dialect, None))
         except NoReplyError:
@@ -140,14 +144,18 @@ class _Answer:
         self._pieces: list[bytes] = []
         self._reply: asyncio.Future[BatchReply] = asyncio.get_running_loop().create_future()
 
-    async def reply(self) -> BatchReply:
-        """Have the request answered. Cancelled, take it back."""
+    def begin(self) -> None:
+        """Have the request answered. Raises as `Dispatch.submit`."""
         self._span.admitted(self._model.config)
-        self._flight = flight = self._dispatch.submit(self._request, self._model, self._dialect, self, self._span)
+        self._flight = self._dispatch.submit(self._request, self._model, self._dialect, self, self._span)
+
+    async def reply(self) -> BatchReply:
+        """The reply, once it has begun. Cancelled, take it back."""
+        assert self._flight is not None
         try:
             return await self._reply
         except asyncio.CancelledError:
-            self._model.pool.cancel(flight, "disconnect")
+            self._model.pool.cancel(self._flight, "disconnect")
             self._span.ended(CLIENT_CLOSED, "cancelled")
             raise
 

@@ -23,6 +23,7 @@ from ..models.served_model import ServedModel
 from ..models.table import ModelTable
 from ..spans import Span
 from .beginnings import trail_in
+from .hold import Hold
 from .lazy_models import LazyModels
 from .request import ModelRequest
 from .turn import precedence_of
@@ -53,8 +54,11 @@ class Dispatch:
         self._may_load = may_load
         self._residence = residence
 
-    def model_of(self, request: ModelRequest) -> ServedModel | Awaitable[ServedModel]:
+    def model_of(self, request: ModelRequest, hold: Hold) -> ServedModel | Awaitable[ServedModel]:
         """The model that a request means: at once, unless its body is large, or the model has to be loaded.
+
+        Args:
+            hold: to be closed when the request has been submitted, or is not going to be.
 
         Raises, and the awaitable does:
             ModelNotFoundError: there is none, or the sender may not use it.
@@ -63,13 +67,13 @@ class Dispatch:
             UnavailableError: it does not load, or too many are loaded already.
         """
         name, dialect = request.match.model, request.dialect
-        names = not name and (self._models.several or self._lazy is not None)
+        names = not name and (self._models.bodies_choose or self._lazy is not None)
         if len(request.body) > LARGE_BODY_BYTES and (dialect.keep_alive_field or (names and dialect.model_field)):
-            return self._model_of_large(request, names=names)
+            return self._model_of_large(request, hold, names=names)
         if names:
-            name = dialect.model_of(request.body) or ""
+            name = self._in_body(dialect.model_of(request.body) or "")
         kept_s = dialect.keep_alive_s(request.body) if dialect.keep_alive_field else None
-        return self._kept(self._named(request, name), kept_s if request.manages else None)
+        return self._kept(self._named(request, hold, name), hold, kept_s if request.manages else None)
 
     def unloading(self, request: ModelRequest) -> tuple[ServedModel, Answer] | None:
         """Have a model unloaded once it is idle, if that is all that a request wants: its model, and its answer.
@@ -82,7 +86,7 @@ class Dispatch:
             return None
         may_use = request.sender.may_use
         named = request.dialect.model_of(request.body) or "" if self._models.several else ""
-        model = self._models.select(self._models.with_adapter(named, may_use), may_use=may_use)
+        model = self._models.meant(named, may_use=may_use)
         if not request.manages:
             raise ForbiddenError("keep_alive: unloading a model is for those who may manage models")
         self._residence.keep(model, 0.0)
@@ -144,7 +148,7 @@ class Dispatch:
 
     # ------------------------------------------------------------------------------------ inside
 
-    async def _model_of_large(self, request: ModelRequest, *, names: bool) -> ServedModel:
+    async def _model_of_large(self, request: ModelRequest, hold: Hold, *, names: bool) -> ServedModel:
         """Other requests have their turn while the body is searched.
 
         Args:
@@ -152,52 +156,64 @@ class Dispatch:
         """
         name, dialect, kept_s = request.match.model, request.dialect, None
         if names:
-            name = dialect.model_of(await _field_alone(request.body, dialect.model_field)) or ""
+            name = self._in_body(dialect.model_of(await _field_alone(request.body, dialect.model_field)) or "")
         if dialect.keep_alive_field:
             kept_s = dialect.keep_alive_s(await _field_alone(request.body, dialect.keep_alive_field))
-        loaded = self._kept(self._named(request, name), kept_s if request.manages else None)
+        loaded = self._kept(self._named(request, hold, name), hold, kept_s if request.manages else None)
         return loaded if isinstance(loaded, ServedModel) else await loaded
 
+    def _in_body(self, named: str) -> str:
+        """What counts of a name in a body: where all models have the same one, any but an adapter's stands for it."""
+        return named if self._models.several or self._lazy is not None or self._models.adapted(named) else ""
+
     def _kept(
-        self, model: ServedModel | Awaitable[ServedModel], kept_s: float | None
+        self, model: ServedModel | Awaitable[ServedModel], hold: Hold, kept_s: float | None
     ) -> ServedModel | Awaitable[ServedModel]:
         """The model, which stays loaded as long as its request says, if that says it."""
         if kept_s is None or self._residence is None:
             return model
         if isinstance(model, ServedModel):
-            self._residence.keep(model, kept_s)
+            hold.callback(self._residence.keep, model, kept_s)
             return model
-        return self._kept_once_loaded(model, self._residence, kept_s)
+        return self._kept_once_loaded(model, self._residence, hold, kept_s)
 
     async def _kept_once_loaded(
-        self, loading: Awaitable[ServedModel], residence: Residence, kept_s: float
+        self, loading: Awaitable[ServedModel], residence: Residence, hold: Hold, kept_s: float
     ) -> ServedModel:
         model = await loading
-        residence.keep(model, kept_s)
+        hold.callback(residence.keep, model, kept_s)
         return model
 
-    def _named(self, request: ModelRequest, name: str) -> ServedModel | Awaitable[ServedModel]:
-        """The model of this name; "" where neither path nor body names one."""
-        name = self._models.with_adapter(name or request.named("model_name"), request.sender.may_use)
+    def _named(self, request: ModelRequest, hold: Hold, name: str) -> ServedModel | Awaitable[ServedModel]:
+        """The model of this name, or with an adapter of this name; "" where neither path nor body names one."""
+        name = name or request.named("model_name")
         version = request.match.version or request.named("model_version")
-        lazy = self._lazy
-        if lazy is None or not name or version not in ("", request.dialect.unversioned) or lazy.has(name):
-            return self._selected(request, name, version)
+        adapted = self._models.adapted(name, request.sender.may_use)
+        owner, lazy = adapted[0].config.name if adapted else name, self._lazy
+        if lazy is None or not name or version not in ("", request.dialect.unversioned) or lazy.has(owner):
+            return self._selected(request, hold, name, version)
         if not self._may_load():
-            return self._selected(request, name, version)
-        return self._loaded(lazy, request, name)
+            return self._selected(request, hold, name, version)
+        return self._loaded(lazy, request, hold, name, owner)
 
-    async def _loaded(self, lazy: LazyModels, request: ModelRequest, name: str) -> ServedModel:
-        if request.sender.may_use(name):
-            await lazy.load(name, request.named("model_url"))
-        selected = self._selected(request, name, "")
+    async def _loaded(self, lazy: LazyModels, request: ModelRequest, hold: Hold, name: str, owner: str) -> ServedModel:
+        if request.sender.may_use(owner):
+            hold.model = lambda: next(iter(self._models.versions(owner)), None)
+            await lazy.load(owner, request.named("model_url"))
+        selected = self._selected(request, hold, name, "")
         return selected if isinstance(selected, ServedModel) else await selected
 
-    def _selected(self, request: ModelRequest, name: str, version: str) -> ServedModel | Awaitable[ServedModel]:
-        model = self._models.select(name, version, request.dialect.unversioned, request.sender.may_use)
-        if self._residence is None or not self._residence.absent(model) or not self._may_load():
+    def _selected(
+        self, request: ModelRequest, hold: Hold, name: str, version: str
+    ) -> ServedModel | Awaitable[ServedModel]:
+        model = self._models.meant(name, version, request.dialect.unversioned, request.sender.may_use)
+        hold.model = lambda: model
+        if self._residence is None:
             return model
-        return self._residence.use(model, request.timeout_s)
+        if self._residence.absent(model) and self._may_load():
+            return self._residence.use(model, hold, request.timeout_s)
+        self._residence.stay(model, hold)
+        return model
 
 
 async def _field_alone(body: bytes, field: str) -> bytes:

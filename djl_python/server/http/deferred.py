@@ -126,9 +126,12 @@ class DeferredAnswer:
     def refuse(self, refusal: ServingError) -> None:
         """Give up an answer that there is no room for."""
         self.size, self._pieces[:] = 0, []
-        self._fail(refusal)
-        if self._flight is not None:
-            self.model.pool.cancel(self._flight, "slow_reader")
+        self._failure = refusal
+        self.span.failed(refusal)
+        if not self.ended:
+            self._end()
+            if self._flight is not None:
+                self.model.pool.cancel(self._flight, "slow_reader")
 
     # ------------------------------------------------------------------------------------ pool.Client
 
@@ -158,9 +161,10 @@ class DeferredAnswer:
             self.size += len(data)
             if self._flight is not None and not last:
                 self.model.pool.taken(self._flight, len(data))
+        self.ended = last  # what is complete leaves when others need its room
+        self._answers.grew(self, len(data))
         if last:
             self._end()
-        self._answers.grew(self, len(data))
 
     def break_off(self) -> None:
         """The answer ends incomplete; its last part says so."""

@@ -23,6 +23,7 @@ from ...dialects.shared.base import Answer
 from ...ipc.protocol import Trace, UsageReport
 from ..connections.stream import stream_of
 from ..dispatch.early_stream import EarlyStream
+from ..dispatch.hold import Hold
 from ..dispatch.request import BeingKept, ModelRequest
 from ..models.pool.flights import Flight
 from ..models.served_model import ServedModel
@@ -200,7 +201,10 @@ class Exchange(Delegate):
         if answer.ended:
             return
         if self._early is not None and self._early.begun and self._request.dialect is not None:
-            data = self._early.piece(data, last, self._request.dialect)
+            given, data = len(data), self._early.piece(data, last, self._request.dialect)
+            if not data and not last:
+                self._on_taken(given)  # it waits for the others, which the worker would not send
+                return
         try:
             answer.write(data, last)
         except StreamBufferFullError:
@@ -320,24 +324,34 @@ class Exchange(Delegate):
         self._finding = self._finding or finding
 
     def _find_model(self, request: ModelRequest) -> None:
-        model = self._services.dispatch.model_of(request)
-        loaded = model if isinstance(model, ServedModel) else self._loaded(model, request)
-        self._finding = self._when(loaded, lambda model: self._submit_to(model, request))
+        hold = Hold()
+        model = self._services.dispatch.model_of(request, hold)
+        if isinstance(model, ServedModel):
+            with hold:
+                self._submit_to(model, request, hold)
+        else:
+            self._finding = self._when(self._submit_once_loaded(model, request, hold), _nothing)
 
-    async def _loaded(self, loading: Awaitable[ServedModel], request: ModelRequest) -> ServedModel:
+    async def _submit_once_loaded(self, loading: Awaitable[ServedModel], request: ModelRequest, hold: Hold) -> None:
+        with hold:
+            model = await self._loaded(loading, request, hold)
+            if not self._answer.ended:
+                self._submit_to(model, request, hold)
+
+    async def _loaded(self, loading: Awaitable[ServedModel], request: ModelRequest, hold: Hold) -> ServedModel:
         """The model, once it is loaded."""
         task, draining = asyncio.ensure_future(loading), self._services.draining
         draining.waiting(task)
         try:
             self._early = EarlyStream()
-            await self._early.wait(task, request, self)
+            await self._early.wait(task, request, self, hold.model)
             if task.cancelled() and draining.begun:
                 raise UnavailableError("the server is shutting down")
             return await task
         finally:
             task.cancel()  # the client has left: the request, its body and its place are held no longer
 
-    def _submit_to(self, model: ServedModel, request: ModelRequest) -> None:
+    def _submit_to(self, model: ServedModel, request: ModelRequest, hold: Hold) -> None:
         services, match = self._services, request.match
         self._model = model
         self._answer.log_extra |= model.log_extra
@@ -348,7 +362,7 @@ class Exchange(Delegate):
         if request.keeping is not None and request.keeping.background:
             begun = services.responses.begin(request, model, dialect, self._request.caller, self._span)
             self._span = NO_SPAN  # it ends with the work
-            self._when(begun, self._send)
+            self._when(_holding(hold.pop_all(), begun), self._send)
             return
         if not services.deferred.wanted(match, request.headers):
             self._keeping = request.keeping
@@ -398,3 +412,13 @@ class Exchange(Delegate):
         request.caller.answered(status)
         self._span.ended(status, abandoned)
         log_request(request.match, request.caller, request.head, status, duration_s, self._answer.log_extra)
+
+
+def _nothing(_done: None) -> None:
+    """Nothing is left to do."""
+
+
+async def _holding(hold: Hold, work: Awaitable[T]) -> T:
+    """The result of `work`, until which its model stays loaded."""
+    with hold:
+        return await work

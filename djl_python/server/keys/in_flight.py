@@ -3,11 +3,13 @@
 Runs in the front end's event loop; its times are seconds of a clock that the caller reads.
 
 How many tokens a request will have nobody knows when it comes. So it counts as many as the tenant's requests had on
-average, and more as soon as it has had more. The tenant's first ones count by the length of their bodies.
+average, and more as soon as it has had more. The tenant's first ones count by the length of their bodies. All counts
+are whole numbers: sums of fractions would not be 0 again when nothing is in flight.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 #: The weight of the latest request in the means: about the last ten count.
@@ -28,7 +30,7 @@ class RequestTokens:
 
     __slots__ = ("began_s", "counted", "had")
 
-    def __init__(self, began_s: float, counted: float) -> None:
+    def __init__(self, began_s: float, counted: int) -> None:
         self.began_s = began_s
         self.counted = counted
         self.had = 0
@@ -47,14 +49,14 @@ class TokensInFlight:
 
     def __init__(self) -> None:
         self.requests = 0
-        self.tokens = 0.0
-        self.outstanding = 0.0
+        self.tokens = 0
+        self.outstanding = 0
         self._mean_tokens: float | None = None  # of the requests that have ended
         self._mean_s: float | None = None
 
-    def expected(self, body_bytes: int) -> float:
+    def expected(self, body_bytes: int) -> int:
         """How many tokens a new request will count as."""
-        return body_bytes / _BYTES_PER_TOKEN if self._mean_tokens is None else self._mean_tokens
+        return math.ceil(body_bytes / _BYTES_PER_TOKEN if self._mean_tokens is None else self._mean_tokens)
 
     def begin(self, body_bytes: int, now_s: float) -> RequestTokens:
         """A request is in flight from now on."""
@@ -66,9 +68,9 @@ class TokensInFlight:
 
     def add(self, request: RequestTokens, tokens: int) -> None:
         """A request has had more tokens."""
-        self.outstanding -= max(0.0, request.counted - request.had)
+        self.outstanding -= max(0, request.counted - request.had)
         request.had += tokens
-        more = max(0.0, request.had - request.counted)
+        more = max(0, request.had - request.counted)
         request.counted += more
         self.tokens += more
         self.outstanding += request.counted - request.had
@@ -78,8 +80,6 @@ class TokensInFlight:
         self.requests -= 1
         self.tokens -= request.counted
         self.outstanding -= request.counted - request.had
-        if not self.requests:
-            self.tokens = self.outstanding = 0.0  # sums of fractions would not end there
         if request.had:
             self._mean_tokens = _moved(self._mean_tokens, request.had)
             self._mean_s = _moved(self._mean_s, now_s - request.began_s)
@@ -91,7 +91,7 @@ class TokensInFlight:
             return 0.0
         return self.requests * self._mean_tokens / self._mean_s
 
-    def seconds_until_room(self, tokens: float, most: int) -> float:
+    def seconds_until_room(self, tokens: int, most: int) -> float:
         """How long it takes until a request that counts as so many tokens has room; 0: it has.
 
         A request alone always has room. Requests in flight end evenly over the mean time of a request.
@@ -115,7 +115,7 @@ def seconds_until_paid(owed: float, refill: float, in_flight: TokensInFlight) ->
         wait_s = owed / (refill - spent)
         if wait_s * spent <= in_flight.outstanding:
             return wait_s
-    return (owed + (in_flight.outstanding if spent else 0.0)) / refill
+    return (owed + (in_flight.outstanding if spent else 0)) / refill
 
 
 def _moved(mean: float | None, latest: float) -> float:

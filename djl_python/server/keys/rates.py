@@ -183,10 +183,10 @@ class RequestInFlight:
         now_s = self._clock()
         for in_flight, request, _ in self._parts:
             in_flight.end(request, now_s)
-        self._parts, self.counted = (), 0.0
+        self._parts, self.counted = (), 0
 
-    def _counted(self) -> float:
-        return max((part.request.counted for part in self._parts), default=0.0)
+    def _counted(self) -> int:
+        return max((part.request.counted for part in self._parts), default=0)
 
 
 class Rates:

@@ -65,7 +65,7 @@ class Metrics:
         """Count a request that a limit of its tenant refused."""
         self.families.counters["rate_limited_requests"].labels(tenant, limit).inc()
 
-    def tenant_in_flight(self, tenant: str, more: float) -> None:
+    def tenant_in_flight(self, tenant: str, more: int) -> None:
         """Add to the tokens of a tenant's requests in flight."""
         self.families.gauges["tenant_tokens_in_flight"].labels(tenant).inc(more)
 

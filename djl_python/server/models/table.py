@@ -59,6 +59,12 @@ class ModelTable:
         return len(self._by_name) > 1
 
     @property
+    def bodies_choose(self) -> bool:
+        """Whether what a request's body names may decide which model answers: one of several, or the version of one
+        that has an adapter."""
+        return self.several or (len(self) > 1 and any(model.config.adapters for model in self))
+
+    @property
     def only(self) -> ServedModel | None:
         """The model of every request, and of errors that arise before a model is selected; None: several, or none."""
         return None if len(self._by_name) != 1 else self.select("")
@@ -96,12 +102,27 @@ class ModelTable:
             raise ModelNotFoundError(f"model {name!r} has no version {version!r}; its versions: {known}")
         return versions[version]
 
-    def with_adapter(self, name: str, may_use: MayUse = everybody) -> str:
-        """The name of the model that has a LoRA adapter of this name, if no model has the name itself; else `name`."""
+    def meant(self, name: str, version: str = "", unversioned: str = "", may_use: MayUse = everybody) -> ServedModel:
+        """As `select`, where a LoRA adapter's name stands for the model that has it, if no model has the name itself.
+
+        Of several versions, the one registered last of those that have the adapter is meant: another would answer as
+        the base model.
+        """
+        for model in self.adapted(name, may_use):
+            if version in ("", model.config.version) or (version == unversioned and not model.config.version):
+                return model
+        return self.select(name, version, unversioned, may_use)
+
+    def adapted(self, name: str, may_use: MayUse = everybody) -> Sequence[ServedModel]:
+        """Those versions of a model that have a LoRA adapter of this name, the one registered last first; none where a
+        model has the name itself."""
         if name in self._by_name:
-            return name
-        owners = (model.config.name for model in self if name in model.config.adapters and may_use(model.config.name))
-        return next(owners, name)
+            return []
+        for owner, versions in self._by_name.items():
+            having = [model for model in reversed(versions.values()) if name in model.config.adapters]
+            if having and may_use(owner):
+                return having
+        return []
 
     @property
     def loaded(self) -> str:

@@ -112,7 +112,7 @@ class Transitions:
         old = registration.model
         if not old.unloaded:  # an earlier operation has loaded it
             return old
-        with registration.busy("loading"):
+        with registration.busy("loading"), self._residence.loading(registration.key):
             try:
                 config = await self._config_of(registration, registration.spec, old.config)
                 self._put(registration, old.same_again(config))
@@ -162,7 +162,7 @@ class Transitions:
         config = await self._config_of(registration, spec)
         old, new = registration.model, registration.model.successor(config)
         registration.reload_failure = ""
-        if old.health in (Health.FAILED, Health.UNLOADED):
+        if old.health is Health.FAILED:
             registration.spec = spec
             self._put(registration, new)
             await self._instances.stop(old)
@@ -176,6 +176,8 @@ class Transitions:
             await registration.unless_ended(try_request(new))
         except BaseException:
             await self._instances.stop(new)
+            if old.unloaded:
+                old.metrics.loaded(False)
             raise
         registration.spec, registration.successor = spec, None
         self._put(registration, new)

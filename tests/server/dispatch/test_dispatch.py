@@ -11,10 +11,12 @@ import msgspec
 import pytest
 
 from djl_python.batch.lines import RequestLine
+from djl_python.config import ModelConfig
 from djl_python.core.budgets import LARGE_BODY_BYTES
 from djl_python.dialects import all_dialects
 from djl_python.server.batches.calls import Calls, Origin
 from djl_python.server.dispatch.dispatch import Dispatch
+from djl_python.server.dispatch.hold import Hold
 from djl_python.server.dispatch.request import ModelRequest
 from djl_python.server.metrics.metrics import Metrics
 from djl_python.server.models.served_model import ServedModel
@@ -101,7 +103,7 @@ async def test_other_requests_have_their_turn_while_a_large_body_is_read(site: S
             turns += 1
             await asyncio.sleep(0)
 
-    waiting = dispatch(site).model_of(request(site, body))
+    waiting = dispatch(site).model_of(request(site, body), Hold())
     assert not isinstance(waiting, ServedModel)
     running_beside = asyncio.create_task(others())
     assert (await waiting).config.name == "second"
@@ -111,12 +113,12 @@ async def test_other_requests_have_their_turn_while_a_large_body_is_read(site: S
 
 @pytest.mark.parametrize("path", ["/predictions/first", "/v2/models/first/generate"])
 async def test_a_body_is_not_read_where_the_path_names_the_model(site: Site, path: str) -> None:
-    model = dispatch(site).model_of(request(site, b"x" * (LARGE_BODY_BYTES + 1), path))
+    model = dispatch(site).model_of(request(site, b"x" * (LARGE_BODY_BYTES + 1), path), Hold())
     assert isinstance(model, ServedModel) and model.config.name == "first"
 
 
 async def test_a_small_body_takes_no_turn(site: Site) -> None:
-    model = dispatch(site).model_of(request(site, b'{"model": "second"}'))
+    model = dispatch(site).model_of(request(site, b'{"model": "second"}'), Hold())
     assert isinstance(model, ServedModel) and model.config.name == "second"
 
 
@@ -133,3 +135,26 @@ async def test_the_answering_dialect_is_found_once(site: Site, send: Any, monkey
     monkeypatch.setattr(Dispatch, "answering", counting)
     status, _ = await send(site, b'{"model": "first", "do": "echo"}')
     assert (status, asked) == (200, [COMPLETIONS])
+
+
+@pytest.mark.parametrize("others", [[], [model_config("other")]], ids=["one name", "several names"])
+@pytest.mark.parametrize("padding", ["", "x" * LARGE_BODY_BYTES], ids=["small", "large"])
+async def test_the_version_that_has_the_adapter_answers(others: list[ModelConfig], padding: str) -> None:
+    """The newer one would answer as the base model."""
+    older = msgspec.structs.replace(model_config("m", "1"), adapters={"tuned": "/adapters/tuned"})
+    async with running(older, model_config("m", "2"), *others, placement=InProcess()) as site:
+
+        async def answered(named: str, **headers: str) -> tuple[int, int, int]:
+            """The status, and how many answers each version has given by now."""
+            body = {"model": named, "do": "anything", "pad": padding}
+            answer = await site.client.post(COMPLETIONS, json=body, headers=headers)
+            older, newer = (site.models[f"m:{version}"].tally.succeeded for version in (1, 2))
+            return answer.status_code, older, newer
+
+        assert await answered("tuned") == (200, 1, 0)
+        assert await answered("m") == (200, 1, 1)
+        assert await answered("tuned", model_version="1") == (200, 2, 1)
+        assert await answered("tuned", model_version="2") == (404, 2, 1)
+        assert await answered("gpt-4") == ((404, 2, 1) if others else (200, 2, 2))
+        names = [model["id"] for model in (await site.client.get("/v1/models")).json()["data"]]
+        assert names.count("tuned") == 1

@@ -179,6 +179,18 @@ async def unknown(site: Site, token: str, secret: str) -> bool:
     return (await poll(site, token, authorization=f"Bearer {secret}")).status_code == 400
 
 
+@pytest.mark.parametrize("pieces", [1, 2])
+async def test_an_answer_whose_last_piece_has_no_room_says_so(pieces: int) -> None:
+    async with running(memory_cache_bytes=300_000) as site:
+        order: Any = {"do": "bytes", "answer": "x" * (400_000 // pieces), "kind": "text/plain", "times": pieces}
+        _, _, answer = await fetch(site, await ask(site, **order))
+        assert answer.status_code == 503 and b"memory_cache_size" in answer.content
+        direct = await site.post(**order)
+        assert (direct.status_code, len(direct.content)) == (200, 400_000)
+        kept = await ask(site, do="stream", n=1, size=200_000)  # there is room again
+        assert len((await fetch(site, kept))[1]) > 200_000
+
+
 async def test_a_keys_flood_drops_its_own_answers() -> None:
     async with running(memory_cache_capacity=4, given_keys=given_keys("ab")) as site:
         kept = [await ask(site, asking("a"), do="echo") for _ in range(2)]

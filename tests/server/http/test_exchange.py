@@ -381,6 +381,23 @@ async def test_predict_timeout_is_answered_in_the_dialect_before_and_after_the_f
         assert stuck.status_code == 200 and "no answer within 0.3 s" in stuck.text.splitlines()[-1]
 
 
+@pytest.mark.parametrize("engine", [False, True])
+@pytest.mark.parametrize("order", [{"do": "hang"}, {"do": "die"}], ids=str)
+async def test_a_lost_answer_has_the_shape_of_generation_only_where_an_engine_generates(
+    order: dict[str, str], engine: bool
+) -> None:
+    properties = {"runner": "native"} if engine else {}
+    async with running(model_config(option={"predict_timeout": 0.3}, properties=properties)) as site:
+        answer = await site.client.post("/predictions/m", json=order)
+        body = answer.json()
+        assert answer.status_code == body["code"] == 424 and isinstance(body["error"], str)
+        assert body.keys() == (
+            {"error", "code", "generated_text", "details"} if engine else {"error", "code", "message"}
+        )
+        openais = await site.client.post("/v1/chat/completions", json=order)
+        assert openais.json()["error"]["code"] == ("timeout" if order["do"] == "hang" else "worker_died")
+
+
 async def test_a_handlers_headers_can_not_break_the_answer() -> None:
     async with running() as site:
         answer = await site.client.post(

@@ -86,7 +86,31 @@ async def test_an_adapters_name_finds_the_model_that_has_it() -> None:
     table = models("a", "b")
     config = msgspec.structs.replace(model_config("c", ""), adapters={"tom": "/tom", "a": "/a"})
     table.put(served(config))
-    assert [table.with_adapter(name) for name in ("tom", "a", "", "ann")] == ["c", "a", "", "ann"]
+    assert [table.meant(name).config.name for name in ("tom", "a")] == ["c", "a"]
+    with pytest.raises(ModelNotFoundError, match="there is no model 'ann'"):
+        table.meant("ann")
+    with pytest.raises(ModelNotFoundError, match="there is no model 'tom'"):
+        table.meant("tom", may_use=lambda name: name != "c")
+
+
+async def test_of_several_versions_one_that_has_the_adapter_is_meant() -> None:
+    table = models("b")
+    for version, adapters in (("", ["x"]), ("1", ["x", "y"]), ("2", ["y", "z"]), ("3", [])):
+        config = msgspec.structs.replace(model_config("a", version), adapters={name: f"/{name}" for name in adapters})
+        table.put(served(config))
+    assert [table.meant(name).config.version for name in ("a", "x", "y", "z")] == ["3", "1", "2", "2"]
+    assert table.meant("x", "1", "1") is table.select("a", "1")
+    assert table.meant("x", "9", "9").config.version == ""
+    for name, version in (("x", "2"), ("y", "3"), ("z", "1")):
+        with pytest.raises(ModelNotFoundError, match=f"there is no model '{name}'"):
+            table.meant(name, version)
+
+
+async def test_a_body_may_choose_among_models_and_among_versions_with_adapters() -> None:
+    assert models("a", "b").bodies_choose and not models("a").bodies_choose and not models("a:1", "a:2").bodies_choose
+    table = models("a:2")
+    table.put(served(msgspec.structs.replace(model_config("a", "1"), adapters={"x": "/x"})))
+    assert table.bodies_choose
 
 
 async def test_for_somebody_who_may_use_some_models_there_are_no_others() -> None:

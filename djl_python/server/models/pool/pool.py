@@ -11,7 +11,13 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
-from ....core.errors import PredictTimeoutError, ServingError, UnavailableError, WorkerDiedError
+from ....core.errors import (
+    GenerationError,
+    PredictTimeoutError,
+    ServingError,
+    UnavailableError,
+    WorkerDiedError,
+)
 from ....ipc.protocol import (
     AnyMessage,
     BodyChunk,
@@ -253,7 +259,8 @@ class Pool:
             for other in list(self.workers):
                 self._assigner.fill(other)
             self._metrics.rerun(len(again))
-        self._fail(flights, WorkerDiedError(f"the worker that was answering this request {cause}"), "worker_died")
+        error = WorkerDiedError(f"the worker that was answering this request {cause}")
+        self._fail(flights, _by(worker, error), "worker_died")
 
     def receive(self, worker: Worker, messages: Sequence[AnyMessage]) -> None:
         """Handle what a ready worker sent. All pieces of one answer among `messages` are written together."""
@@ -374,7 +381,7 @@ class Pool:
         error = PredictTimeoutError(
             f"no answer within {self._predict_timeout_s:g} s (option.predict_timeout of model {self._name!r})"
         )
-        self._fail([flight] if awaited else [], error, "timeout")
+        self._fail([flight] if awaited else [], _by(slots.worker, error), "timeout")
         self._loop.call_later(SUSPICION_S, self._trust, slots)
 
     def _trust(self, slots: WorkerSlots) -> None:
@@ -393,3 +400,9 @@ class Pool:
     def _count(self) -> None:
         background, busy = self.workers.background, bool(self.busy)
         self._occupancy.update(self.queued, self.in_flight, background, busy=busy, unused=self.unused)
+
+
+def _by(worker: Worker, error: GenerationError) -> GenerationError:
+    """The error of a call that this worker had."""
+    error.by_handler = worker.info.engine is None
+    return error

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import Any
 
 from ..served_model import ServedModel
 from .clock import Timer
@@ -17,8 +18,8 @@ class Entry:
     """A model, by name and version, from the first time that anything is to be kept of it.
 
     Attributes:
-        waiting: requests that wait until it is loaded.
-        loading: the load that they wait for; None: none has been begun for a request.
+        waiting: requests that mean it, and that its pool does not have yet.
+        loading: the load that they wait for; None: none is under way.
         keep_alive_s: what a request has said since it was loaded, see `Residence.keep`; None: its settings hold.
         instance: the instance that was ready last.
         used_s: when its last call left, or its workers were ready, in the clock's seconds.
@@ -30,7 +31,7 @@ class Entry:
     """
 
     waiting: int = 0
-    loading: asyncio.Task[ServedModel] | None = None
+    loading: asyncio.Future[Any] | None = None
     keep_alive_s: float | None = None
     instance: ServedModel | None = None
     used_s: float = 0.0

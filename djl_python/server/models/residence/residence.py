@@ -12,9 +12,10 @@ import functools
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from ....config import ModelConfig, is_remote
 from ....core.errors import OverloadedError, ServingError, UnavailableError
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 IDLE: Final = "idle"
 MEMORY: Final = "memory"
 REQUEST: Final = "request"
+#: 292 years, Go's longest duration. A longer time is for ever: dates and timers end somewhere.
+_LONGEST_S: Final = 2**63 / 1e9
 
 
 class Loader(Protocol):
@@ -94,8 +97,13 @@ class Residence:
         entry = self._entries.get(_key(model))
         return entry is not None and entry.loading is not None
 
-    async def use(self, model: ServedModel, timeout_s: float | None = None) -> ServedModel:
-        """The instance that answers a request, once the model is loaded. It stays until the caller awaits something.
+    def stay(self, model: ServedModel, held: ExitStack) -> None:
+        """Have a model that is loaded stay so until `held` is closed."""
+        if (entry := self._entries.get(_key(model))) is not None:
+            held.enter_context(self._waiting(_key(model), entry))
+
+    async def use(self, model: ServedModel, held: ExitStack, timeout_s: float | None = None) -> ServedModel:
+        """The instance that answers a request, once the model is loaded. It stays until `held` is closed.
 
         Args:
             timeout_s: how long the request may wait.
@@ -110,22 +118,19 @@ class Residence:
             return self._loader.current(key)
         if entry.waiting >= most:
             raise OverloadedError(f"model {key[0]!r}: {most} requests wait until it is loaded, try again later")
-        entry.waiting += 1
+        held.enter_context(self._waiting(key, entry))
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._loaded(key, entry)
         except TimeoutError:
             why = f"model {key[0]!r} is still being loaded after {timeout_s:g} s, which is the request's deadline"
             raise UnavailableError(why) from None
-        finally:
-            entry.waiting -= 1
-            self._plan(key)
 
     def keep(self, model: ServedModel, idle_s: float) -> None:
         """Unload the model after so many seconds of idleness (`math.inf`: never), until it is unloaded."""
         if (entry := self._entries.get(_key(model))) is None:
             return
-        entry.keep_alive_s = idle_s
+        entry.keep_alive_s = _bounded(idle_s)
         if entry.timer is not None:
             entry.timer.cancel()
             entry.timer = None
@@ -191,6 +196,25 @@ class Residence:
                 entry.growing_bytes = 0
                 self._changed.set()
 
+    @contextlib.contextmanager
+    def loading(self, key: Key) -> Iterator[None]:
+        """An operation loads an unloaded model in this block: its requests wait meanwhile, and get its error."""
+        entry = self._entries.get(key)
+        if entry is None or entry.loading is not None:  # it is gone, or requests wait for what this is a part of
+            yield
+            return
+        entry.loading = loaded = asyncio.get_running_loop().create_future()
+        try:
+            yield
+        except ServingError as error:
+            loaded.set_exception(error)
+            loaded.exception()  # else asyncio logs that nobody has looked at it, where no request waits
+            raise
+        finally:
+            entry.loading = None
+            if not loaded.done():
+                loaded.set_result(None)
+
     def unused(self, model: ServedModel) -> None:
         """The last call has left an instance."""
         if (entry := self._entries.get(_key(model))) is not None:
@@ -243,6 +267,16 @@ class Residence:
         await asyncio.shield(self._measuring)
 
     # ------------------------------------------------------------------------------------ inside
+
+    @contextlib.contextmanager
+    def _waiting(self, key: Key, entry: Entry) -> Iterator[None]:
+        """A request is on its way to the model's pool in this block."""
+        entry.waiting += 1
+        try:
+            yield
+        finally:
+            entry.waiting -= 1
+            self._plan(key)
 
     async def _reserved(self, key: Key, config: ModelConfig, size: int, what: str, *, evict: bool = True) -> bool:
         """Set memory aside beside what the model has; whether there is any. `what` needs it: for errors."""
@@ -346,7 +380,7 @@ class Residence:
         """How long the model may be idle."""
         if entry.keep_alive_s is not None:
             return entry.keep_alive_s
-        return math.inf if config.option.idle_unload is None else config.option.idle_unload
+        return math.inf if config.option.idle_unload is None else _bounded(config.option.idle_unload)
 
     def _plan(self, key: Key) -> None:
         """Have an idle model unloaded in time. A timer that is set stays: it looks again at its end."""
@@ -384,8 +418,13 @@ def _key(model: ServedModel) -> Key:
     return model.config.name, model.config.version
 
 
-def _done_loading(entry: Entry, loading: asyncio.Task[ServedModel]) -> None:
+def _done_loading(entry: Entry, loading: asyncio.Future[Any]) -> None:
     entry.loading = None
+
+
+def _bounded(idle_s: float) -> float:
+    """A time of idleness, `math.inf` for ever."""
+    return math.inf if idle_s > _LONGEST_S else idle_s
 
 
 def _mebibytes(size: int) -> str:

@@ -8,20 +8,25 @@ import json
 import math
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import ollama
 import psutil
 import pytest
 
-from djl_python.config import ModelConfig
+from djl_python.config import ModelConfig, ModelSpec
 from djl_python.core.access.api_key import ApiKey, digest
 from djl_python.core.access.scopes import Scope
+from djl_python.core.budgets import LARGE_BODY_BYTES
+from djl_python.core.errors import ServingError
 from djl_python.server.dispatch import early_stream
 from djl_python.server.models.health import Health
+from djl_python.server.models.residence.clock import SystemClock, Timer
 from djl_python.server.models.residence.memory import PROCESSES_BYTES
 from tests.server.harness import Site, model_config, running, until
 from tests.server.in_process import InProcess
@@ -34,6 +39,14 @@ TWO = int(2.5 * PROCESSES_BYTES)
 def idle_after(name: str, seconds: float | None, **properties: str) -> ModelConfig:
     option = {} if seconds is None else {"idle_unload": seconds}
     return model_config(name, option=option, properties=properties)
+
+
+class PromptClock(SystemClock):
+    """Calls what is due before all that has its turn later, as some event loops do."""
+
+    def call_at(self, when_s: float, call: Callable[[], None]) -> Timer:
+        due = when_s <= self.now()
+        return asyncio.get_running_loop().call_soon(call) if due else super().call_at(when_s, call)
 
 
 class Scene:
@@ -230,6 +243,39 @@ async def test_a_load_that_fails_after_signs_of_life_ends_the_stream(path: str, 
 
 
 @pytest.mark.usefixtures("often")
+@pytest.mark.parametrize("how", ["jsonlines_chat", "model.py", "entryPoint"])
+async def test_a_stream_that_will_not_be_of_events_waits(tmp_path: Path, how: str) -> None:
+    option = {"jsonlines_chat": {"output_formatter": how}, "entryPoint": {"entry_point": "package.module"}}
+    config = model_config("m", option=option.get(how), properties={"load": "later"})
+    if how == "model.py":
+        (tmp_path / how).touch()
+        config = msgspec.structs.replace(config, path=str(tmp_path))
+    async with scene(config, load_on_request=True) as on:
+        answer = await on.site.client.post("/v1/chat/completions", json={"do": "stream", "n": 2, "stream": True})
+        assert answer.headers["content-type"] == "application/jsonlines"
+        assert [json.loads(line)["n"] for line in answer.text.splitlines()] == [0, 1]
+
+
+@pytest.mark.usefixtures("often")
+async def test_a_jsonlines_chat_models_completions_are_events() -> None:
+    config = model_config("m", option={"output_formatter": "jsonlines_chat"}, properties={"load": "later"})
+    async with scene(config, load_on_request=True) as on:
+        body = {"do": "stream", "kind": "sse", "n": 1, "stream": True}
+        assert (await on.site.client.post("/v1/completions", json=body)).text.startswith(":\n\n")
+
+
+@pytest.mark.usefixtures("often")
+async def test_an_answer_that_is_no_part_of_the_stream_that_has_begun_is_an_error_and_is_taken_in_full() -> None:
+    """The model was reloaded with other settings, for example. The worker waits for its client to take each part."""
+    async with scene(idle_after("m", None, load="later"), load_on_request=True) as on:
+        body = {"do": "flow", "n": 8, "size": 100_000, "ahead": 200_000, "stream": True}
+        answer = await on.site.client.post("/v1/chat/completions", json=body)
+        error, done = answer.text.replace(":\n\n", "").strip().split("\n\n")
+        told = json.loads(error.removeprefix("data: "))["error"]["message"]
+        assert "answers with no content type: expected text/event-stream" in told and done == "data: [DONE]"
+
+
+@pytest.mark.usefixtures("often")
 async def test_answers_that_are_no_streams_wait() -> None:
     async with scene(idle_after("m", None, load="later"), load_on_request=True) as on:
         answer = await on.site.client.post("/v1/chat/completions", json={"do": "headers", "status": 400})
@@ -342,6 +388,38 @@ async def test_any_number_is_a_keep_alive_and_has_a_date(keep_alive: object) -> 
         assert on.health() is Health.HEALTHY
 
 
+@pytest.mark.parametrize("size", [1, LARGE_BODY_BYTES + 1, 1 << 20])
+async def test_keep_alive_0_unloads_after_the_answer_however_large_the_body_is(size: int) -> None:
+    """A large body is searched for the field in turns; the model must not go before its pool has the call."""
+    async with running(model_config("m"), model_config("b"), placement=InProcess(), clock=PromptClock()) as site:
+        for _ in range(3):
+            body = {"do": "anything", "model": "m", "prompt": "a", "pad": "x" * size}
+            assert (await site.client.post("/api/generate", json=body)).status_code == 200
+            answer = await site.client.post("/api/generate", json={**body, "keep_alive": 0})
+            assert answer.status_code == 200, answer.text
+            await until(lambda: site.models["m:"].health is Health.UNLOADED)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "a" * LARGE_BODY_BYTES}),
+        ("/v1/responses", {"input": "a", "background": True}),
+    ],
+    ids=["large", "background"],
+)
+async def test_a_model_stays_until_its_pool_has_the_call_of_a_request_that_takes_turns(
+    path: str, body: dict[str, Any]
+) -> None:
+    """Its time of idleness is over at once."""
+    configs = [idle_after("m", 0), model_config("b")]
+    async with running(*configs, placement=InProcess(), clock=PromptClock()) as site:
+        for _ in range(10):
+            answer = await site.client.post(path, json={"do": "anything", "model": "m", **body})
+            assert answer.status_code == 200, answer.text
+            assert answer.json().get("status", "queued") == "queued"
+
+
 async def test_keep_alive_0_without_a_prompt_unloads_and_loads_nothing() -> None:
     async with scene(model_config("m"), model_config("b"), load_on_request=True) as on:
         assert (await on.ask()).status_code == 200
@@ -439,6 +517,30 @@ async def test_ps_says_until_when_a_model_stays() -> None:
         }
         left_s = (expiries["m:latest"] - datetime.now(UTC)).total_seconds()
         assert 250 < left_s <= 300 and expiries["b:latest"].year > 2300
+
+
+@pytest.mark.parametrize("seconds", [9.3e9, 1e12, 1e300])
+@pytest.mark.parametrize("said_by", ["settings", "request"])
+async def test_a_time_beyond_all_dates_is_for_ever(seconds: float, said_by: str) -> None:
+    async with scene(idle_after("m", seconds if said_by == "settings" else 10)) as on:
+        if said_by == "request":
+            assert (await generate(on, seconds, prompt="a")).status_code == 200
+        (shown,) = (await on.site.client.get("/api/ps")).json()["models"]
+        assert shown["expires_at"].startswith("2318-")
+        (told,) = (await on.site.client.get("/models/m")).json()
+        assert "expiresAt" not in told["models"][0]
+        assert not on.clock.waits
+        on.clock.pass_(1e11)
+        assert on.health() is Health.HEALTHY
+
+
+@pytest.mark.parametrize("seconds", [1e9, 9.2e9])
+async def test_the_longest_time_has_a_date(seconds: float) -> None:
+    async with scene(idle_after("m", seconds)) as on:
+        (shown,) = (await on.site.client.get("/api/ps")).json()["models"]
+        (told,) = (await on.site.client.get("/models/m")).json()
+        year = datetime.fromtimestamp(time.time() + seconds, UTC).year
+        assert shown["expires_at"][:4] == told["models"][0]["expiresAt"][:4] == str(year)
 
 
 # ------------------------------------------------------------------------------------ memory
@@ -593,6 +695,46 @@ async def test_an_unloaded_model_is_loaded_by_a_reload_and_by_kserves_load() -> 
         assert on.health() is Health.UNLOADED
         assert (await on.site.client.post("/v2/repository/models/m/load")).status_code == 200
         assert on.health() is Health.HEALTHY
+
+
+@pytest.mark.parametrize("load", ["reload", "/v2/repository/models/m/load", "/models/m/adapters?name=a&src=/a"])
+async def test_requests_wait_for_a_load_that_another_operation_has_begun(load: str) -> None:
+    async with scene(idle_after("m", None, load="later"), load_on_request=True) as on:
+        beginning: asyncio.Future[Any] = (
+            on.site.registry.reload("m") if load == "reload" else asyncio.ensure_future(on.site.client.post(load))
+        )
+        await until(lambda: on.loads == ["m"])
+        asked = [asyncio.create_task(on.ask()) for _ in range(3)]
+        assert [(await each).status_code for each in asked] == [200, 200, 200]
+        beginning.cancel()  # fake workers answer nothing about adapters
+        assert on.loads == ["m"]
+
+
+async def test_requests_that_wait_for_a_load_of_kserves_get_its_error() -> None:
+    config = model_config("m", option={"model_loading_timeout": 0.3}, properties={"load": "never"})
+    async with scene(config, load_on_request=True) as on:
+        loading = asyncio.create_task(on.site.client.post("/v2/repository/models/m/load"))
+        await until(lambda: on.loads == ["m"])
+        refused = await on.ask()
+        assert refused.status_code == 503 and "took longer than 0.3 s" in refused.text
+        assert (await loading).status_code >= 400 and on.loads == ["m"] and on.health() is Health.UNLOADED
+
+
+@pytest.mark.parametrize("how", ["fail", "unreadable", "too large"])
+async def test_a_reload_that_fails_leaves_an_unloaded_model_as_it_was(how: str) -> None:
+    configs = [model_config("m"), model_config("b")]
+    async with scene(*configs, load_on_request=True, memory_budget=TWO) as on:
+        bad = model_config("m", properties={"load": how}, min_workers=4 if how == "too large" else 1)
+        elsewhere = ModelSpec(name="m", url="/elsewhere")
+        on.site.files.configs[elsewhere] = how if how == "unreadable" else bad
+        with pytest.raises(ServingError) as failed:
+            await on.site.registry.reload("m", spec=elsewhere)
+        (told,) = on.site.registry.describe("m")
+        assert (told.health, told.spec.url) == (Health.UNLOADED, "")
+        assert told.reload_failure == failed.value.message
+        assert (await on.site.client.get("/ping")).status_code == 200
+        assert 'djl_model_loaded{model="m",version=""} 0.0' in await metrics(on)
+        assert (await on.ask()).status_code == 200 and on.health() is Health.HEALTHY
 
 
 async def test_a_number_of_workers_that_is_set_meanwhile_is_started() -> None:

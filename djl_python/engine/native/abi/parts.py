@@ -37,7 +37,7 @@ class PackedWeight(Struct):
         zeros: by group: (panels, groups, 64) uint8 zero points.
         tables: TWELVE_BIT: the panels' tables of high bytes; BLOCKS_TABLE: (16,) int8 numbers of the codes.
         outliers: TWELVE_BIT: where each part's list begins, then the lists; see bf16_12bit.h.
-        scaling, zero: BLOCKS: the kind of the scales, and the code of 0 in blocks without a least number.
+        scaling, zero: BLOCKS: what its scales are, and the code that stands for 0 where there is no least number.
     """
 
     format: WeightFormat = WeightFormat.PLAIN

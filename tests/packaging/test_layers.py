@@ -76,7 +76,7 @@ FRONT_END = {
     "server.http": {"server.metrics", "server.models", "server.routes", "server.spans", "server.keys", "server.view"}
     | {"server.access", "server.connections", "server.dispatch", "server.responses", "server.tls"},
     "server.batches": {"server.metrics", "server.models", "server.http", "server.routes", "server.spans"}
-    | {"server.dispatch", "server.disk"},
+    | {"server.dispatch", "server.disk", "server.keys"},
     "server.management": {"server.metrics", "server.models", "server.http"},
     "server.console": {"server.models", "server.http", "server.management"},
 }

@@ -349,7 +349,7 @@ def branching(parameters: LmiParameters, *, details: bool, stream: bool) -> Bran
     return Branching(
         n=parameters.n or (most if details else 1),
         best_of=most,
-        ranked=True,
+        ranked=most > 1,
         num_beams=drawn["num_beams"],
         **beams,
     )

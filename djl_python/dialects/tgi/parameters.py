@@ -156,7 +156,7 @@ def sampling_params(parameters: GenerateParameters) -> SamplingParams:
 def branching(parameters: GenerateParameters) -> Branching:
     """All `best_of` sequences are returned: the best as the answer, the others in its details."""
     count = parameters.best_of or 1
-    return Branching(n=count, best_of=count, ranked=True)
+    return Branching(n=count, best_of=count, ranked=count > 1)
 
 
 def _grammar(parameters: GenerateParameters) -> Grammar | None:

@@ -124,7 +124,7 @@ def test_the_other_sequences_come_after_the_best() -> None:
 
 def test_several_sequences_come_with_details() -> None:
     parsed = parse({"inputs": "What?", "parameters": {"n": 2, "best_of": 3, "details": False}})
-    assert parsed.requests[0].branching == Branching(n=2, best_of=3)
+    assert parsed.requests[0].branching == Branching(n=2, best_of=3, ranked=True)
     for choice in (0, 1):
         parsed.formatter.push(delta(TOKENS, finish(), choice))
     assert len(json.loads(parsed.formatter.end())["details"]["best_of_sequences"]) == 1

@@ -177,7 +177,7 @@ def test_an_error_ends_a_stream() -> None:
 
 def test_best_of_sequences_are_the_others() -> None:
     parsed = parameters({"best_of": 2, "do_sample": True, "details": True, "top_n_tokens": 2, "return_full_text": True})
-    assert parsed.requests[0].branching == Branching(n=2, best_of=2)
+    assert parsed.requests[0].branching == Branching(n=2, best_of=2, ranked=True)
     for choice in (1, 0):
         assert parsed.formatter.push(delta(TOKENS, finish(text=f" {choice}", seed=choice), choice)) == b""
     answer = json.loads(parsed.formatter.end())

@@ -130,7 +130,7 @@ def test_several_sequences_come_with_details() -> None:
     assert len(json.loads(parsed.formatter.end())["details"]["best_of_sequences"]) == 1
     # The best of several is an answer without details.
     parsed = parse({"inputs": "What?", "parameters": {"best_of": 3}})
-    assert parsed.requests[0].branching == Branching(n=1, best_of=3)
+    assert parsed.requests[0].branching == Branching(n=1, best_of=3, ranked=True)
     parsed.formatter.push(delta(TOKENS, finish()))
     assert json.loads(parsed.formatter.end()) == {"generated_text": "Deep Learning"}
 

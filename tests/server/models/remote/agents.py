@@ -68,7 +68,7 @@ class SpawnedAgents:
         """An agent's machine is switched off, with all that runs there."""
         process = self.agents[number].process
         assert process is not None
-        for pid in (*_children(process.pid), process.pid):
+        for pid in (process.pid, *_children(process.pid)):  # the agent first: it would report how its worker ended
             os.kill(pid, signal.SIGKILL)
 
 

@@ -302,8 +302,8 @@ def summary(results: Sequence[Result]) -> str:
 
 
 def headline(results: Sequence[Result]) -> str:
-    """The shortest version: throughput of one model with trained weights, without what it is compared to by numbers."""
-    result = next((result for result in results if _is_trained(result)), None)
+    """The shortest version: the newest throughput of a model with trained weights, without floors and ratios."""
+    result = max(filter(_is_trained, results), key=lambda result: str(result["date"]), default=None)
     if result is None:
         return "No model with trained weights has been measured."
     rows = [

@@ -208,6 +208,13 @@ def test_the_documents_show_the_kept_results(path: Path) -> None:
     assert document.DOCUMENTS[path](document.kept()) in text
 
 
+def test_the_headline_is_the_newest() -> None:
+    old = {**RESULT, "model": "smol", "weights": "trained weights", "date": "2026-01-01"}
+    new = {**old, "date": "2026-02-01"}
+    for results in ([old, new], [new, old]):
+        assert "2026-02-01" in document.headline(results)
+
+
 def test_the_headline_is_of_trained_weights() -> None:
     trained = {**RESULT, "model": "smol", "weights": "trained weights"}
     text = re.sub(" +", " ", document.headline([RESULT, trained]))

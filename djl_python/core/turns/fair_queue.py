@@ -76,7 +76,7 @@ class FairQueue(Generic[T]):
         self._tenants: dict[TenantKey, _Tenant[T]] = {}
         self._kinds = Counter[Precedence]()  # of all that wait or have a seat
         self._waiting = 0
-        self._served = 0.0  # `served` of the tenant that was served last
+        self._served = 0.0  # `served` of a tenant that comes: half a seat before the tenant that was served last
         self._numbers = itertools.count()
 
     def __len__(self) -> int:
@@ -287,7 +287,9 @@ class FairQueue(Generic[T]):
 
     def _sit(self, item: T) -> None:
         tenant = self._tenant(item)
-        self._served = tenant.served
+        # So a tenant that comes goes before the one that was served last, and after those who have waited longer: if it
+        # began where that one had begun, tenants that come and go would keep all others waiting for ever.
+        self._served = max(self._served, tenant.served + 0.5 / tenant.weight)
         tenant.served += 1 / tenant.weight
         tenant.seats += 1
 

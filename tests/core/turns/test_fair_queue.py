@@ -90,6 +90,26 @@ def test_a_tenant_that_returns_has_no_credit_for_its_absence() -> None:
     assert of_b in (9, 10, 11)
 
 
+def test_tenants_that_come_and_go_do_not_keep_one_waiting() -> None:
+    queue = filled(*(Item(f"{name}0", Precedence(name)) for name in "bc"))
+    waiting = [Item(f"a{number}", Precedence("a")) for number in range(5)]
+    for item in waiting:
+        queue.add(item)
+    gaps, gap = [], 0
+    while any(item in queue for item in waiting):
+        gap += 1
+        first = queue.first
+        assert first is not None and gap < 6
+        queue.take(first)
+        queue.leave(first)  # the tenant's only item, with which it leaves
+        if first in waiting:
+            gaps.append(gap)
+            gap = 0
+        else:
+            queue.add(Item(first.name, first.precedence))
+    assert len(gaps) == len(waiting)
+
+
 def test_an_item_that_gives_its_seat_back_is_next() -> None:
     queue = filled(*items("a", 3))
     first = queue.first
